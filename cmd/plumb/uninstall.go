@@ -154,27 +154,15 @@ func (u *uninstallation) deleteGuards(h *ns.Handle) error {
 	if err != nil {
 		return err
 	}
-	if raw := (nft.Table{Family: nft.IPv4, Name: table}); c != nil {
-		rules, err := iptables.ReadNFT(c, raw, chain)
-		if err == nil && len(guards(rules)) > 0 {
-			err = u.do(step, func() error {
-				return iptables.Delete(h, "delete the guards of localhost", []iptables.Cleanup{{Tables: []nft.Table{raw}, Chains: []string{chain},
-					Select: func(rules []iptables.Rule) iptables.Selection { return iptables.Selection{Rules: guards(rules)} }}})
-			})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	tool, found, err := iptables.LegacyTool(h, nft.IPv4, table)
-	if !found || err != nil {
+	raw := nft.Table{Family: nft.IPv4, Name: table}
+	rules, legacy, err := iptables.ReadAll(h, c, raw, chain)
+	if err != nil || len(guards(rules))+len(guards(legacy)) == 0 {
 		return err
 	}
-	rules, err := tool.Read(iptables.Part{Table: table, Chains: []string{chain}})
-	if lines := iptables.Deletions(guards(rules.Rules)); err == nil && len(lines) > 0 {
-		err = u.do(step, func() error { return tool.Restore("delete the guards of localhost", iptables.Script(table, lines...)) })
-	}
-	return err
+	return u.do(step, func() error {
+		return iptables.Delete(h, "delete the guards of localhost", []iptables.Cleanup{{Tables: []nft.Table{raw}, Chains: []string{chain},
+			Select: func(rules []iptables.Rule) iptables.Selection { return iptables.Selection{Rules: guards(rules)} }}})
+	})
 }
 
 func (u *uninstallation) deleteTables(h *ns.Handle) error {

@@ -45,7 +45,7 @@ var _ = Describe("plumb uninstall", func() {
 			`delete the rules "CNI portfwd localhost only from this host" of chain PREROUTING in table raw of iptables`, "delete nftables table inet plumb"} {
 			Expect(reply.Stdout).To(ContainSubstring("would " + step + "\n"))
 		}
-		Expect(strings.Count(reply.Stdout, tables.GuardComment)).To(Equal(2), "in nftables and in the legacy table")
+		Expect(strings.Count(reply.Stdout, tables.GuardComment)).To(Equal(1), "for nftables and the legacy table")
 		Expect(filepath.Join(to, "bridge")).To(BeAnExistingFile())
 
 		withoutBackup := b.run("", append([]string{"uninstall", "--dry-run"}, b.directories()...)...)

@@ -1,11 +1,9 @@
 package iptables
 
 import (
-	"cmp"
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
@@ -16,15 +14,18 @@ import (
 // NAT is the table for masquerade and port maps.
 const NAT = "nat"
 
+// Tables returns the tables of iptables with this name.
+func Tables(name string) []nft.Table {
+	return []nft.Table{{Family: nft.IPv4, Name: name}, {Family: nft.IPv6, Name: name}}
+}
+
 // A Cleanup finds and deletes rules that the iptables backends of plumb or of the reference plugins
 // added.
 type Cleanup struct {
-	// Tables lists nftables tables of the reference plugins. If it is empty, the rules are in the tables nat
-	// of both families, in nftables and in the legacy tables.
+	// Tables lists tables in nftables. A table of iptables can be a legacy table as well.
 	Tables []nft.Table
-	// Required is a chain. Cleanup skips a table that does not contain it. It may be empty.
-	Required string
-	// Chains lists the chains whose rules Select gets. If it is empty, Select gets the rules of all chains.
+	// Chains lists the chains whose rules Select gets. If it is empty, Select gets the rules of all chains. Cleanup skips a
+	// table without the last of these chains.
 	Chains []string
 	// Prefix also selects the chains whose names start with it, unless it is empty.
 	Prefix string
@@ -92,7 +93,6 @@ func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Sele
 // running a program. Afterwards, it deletes the rules in legacy tables (see LegacyTool). The parameter description
 // describes the deletion in errors and in the trace.
 func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...nft.Change) error {
-	var errs []error
 	c, err := nft.OpenIfSupported(host)
 	if c != nil {
 		err = c.Atomically("nft "+description, func(tx *nft.Tx) error {
@@ -101,79 +101,64 @@ func Delete(host *ns.Handle, description string, cleanups []Cleanup, changes ...
 				errs = append(errs, change(c, tx))
 			}
 			for _, cleanup := range cleanups {
-				errs = append(errs, cleanup.deleteNFT(c, tx))
+				for _, t := range cleanup.Tables {
+					errs = append(errs, cleanup.deleteNFT(c, tx, t))
+				}
 			}
 			return errors.Join(errs...)
 		})
 	}
-	for _, f := range nft.Families() {
-		Tool{HostNS: host, Family: f}.forget()
-		tool, found, legacyErr := LegacyTool(host, f, NAT)
-		if found {
-			legacyErr = tool.Change(legacyPart(cleanups), description, func(t Table) (string, error) { return Script(NAT, deletions(cleanups, t)...), nil })
+	errs := []error{err}
+	for _, cleanup := range cleanups {
+		for _, t := range cleanup.Tables {
+			Tool{HostNS: host, Family: t.Family}.forget()
+			errs = append(errs, cleanup.deleteLegacy(host, t, description))
 		}
-		errs = append(errs, legacyErr)
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
-// deleteNFT adds the deletion of the rules and chains in nftables to tx.
-func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx) error {
-	tables := c.Tables
-	if len(tables) == 0 {
-		tables = []nft.Table{{Family: nft.IPv4, Name: NAT}, {Family: nft.IPv6, Name: NAT}}
-	}
-	for _, t := range tables {
-		if c.Required != "" {
-			err := conn.CheckChain(t, c.Required)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-		}
-		chains := c.Chains
-		if c.Prefix != "" {
-			chains = nil // all
-		}
-		rules, err := ReadNFT(conn, t, chains...)
+// deleteNFT adds the deletion of the rules and chains of a table in nftables to tx.
+func (c Cleanup) deleteNFT(conn *nft.Conn, tx *nft.Tx, t nft.Table) error {
+	chains := c.Chains
+	if len(chains) > 0 {
+		err := conn.CheckChain(t, chains[len(chains)-1])
 		if err != nil {
-			return err
+			return types.IgnoreNotExist(err)
 		}
-		selected := c.Select(rules)
-		for _, r := range selected.Rules {
-			tx.DelRule(t, *r.found)
-		}
-		for _, chain := range selected.Chains {
-			tx.DelChain(t, chain)
-		}
+	}
+	if c.Prefix != "" {
+		chains = nil // all
+	}
+	rules, err := ReadNFT(conn, t, chains...)
+	if err != nil {
+		return err
+	}
+	selected := c.Select(rules)
+	for _, r := range selected.Rules {
+		tx.DelRule(t, *r.found)
+	}
+	for _, chain := range selected.Chains {
+		tx.DelChain(t, chain)
 	}
 	return nil
 }
 
-// legacyPart returns the part of a legacy table nat that the cleanups need.
-func legacyPart(cleanups []Cleanup) Part {
-	p := Part{Table: NAT}
-	for _, c := range cleanups {
-		if len(c.Tables) == 0 {
-			p.Chains, p.Prefix = append(p.Chains, c.Chains...), cmp.Or(p.Prefix, c.Prefix)
-		}
+// deleteLegacy deletes the rules and chains of a legacy table.
+func (c Cleanup) deleteLegacy(host *ns.Handle, t nft.Table, description string) error {
+	tool, found, err := LegacyTool(host, t.Family, t.Name)
+	if !found {
+		return err
 	}
-	return p
-}
-
-// deletions returns the lines that delete the selections from a legacy table nat.
-func deletions(cleanups []Cleanup, t Table) (lines []string) {
-	for _, c := range cleanups {
-		if len(c.Tables) > 0 || c.Required != "" && !t.HasChain(c.Required) {
-			continue
+	return tool.Change(Part{Table: t.Name, Chains: c.Chains, Prefix: c.Prefix}, description, func(table Table) (string, error) {
+		if !table.HasChain(c.Chains[len(c.Chains)-1]) {
+			return "", nil
 		}
-		selected := c.Select(t.Rules)
-		lines = append(lines, Deletions(selected.Rules)...)
+		selected := c.Select(table.Rules)
+		lines := Deletions(selected.Rules)
 		for _, chain := range selected.Chains {
-			lines = append(lines, chainDeletion(chain)...)
+			lines = append(lines, "-F "+chain, "-X "+chain)
 		}
-	}
-	return lines
+		return Script(t.Name, lines...), nil
+	})
 }

@@ -178,12 +178,15 @@ func explain(err error, status int) error {
 // LegacyTool returns the Tool for the legacy table with the name, such as "nat". It runs no program.
 // found is false in each of these cases:
 //
-//   - The namespace does not contain the table, or the kernel does not support legacy tables.
+//   - The namespace does not contain the table, the kernel does not support legacy tables, or iptables has no such table.
 //   - The programs for the table are not installed. Without them, plumb cannot have added rules.
 //   - The process may not read the list of tables. If a rootless runtime creates the network namespace
 //     before it writes the uid_map, the list belongs to a user who is not mapped (xt_proto_init in the
 //     kernel's net/netfilter/x_tables.c).
 func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
+	if !slices.Contains([]string{NAT, "filter", "raw"}, table) {
+		return Tool{}, false, nil
+	}
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == nft.IPv6 {

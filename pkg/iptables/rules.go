@@ -2,12 +2,14 @@ package iptables
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/ns"
 )
 
 // A Rule is a rule in a table. Parse reads rules from the output of iptables -S, and
@@ -18,7 +20,7 @@ type Rule struct {
 	Jump        string       // the target of -j or -g; it is empty if the rule has neither
 	Source      netip.Prefix // the prefix of -s; it is the zero Prefix if the rule has no -s
 	Destination netip.Prefix // the prefix of -d; it is the zero Prefix if the rule has no -d
-	Matches     string       // the matches without the comment, set by Parse only
+	Matches     string       // the matches without the comment; see also nft.ListedRule
 	Line        string       // the whole line, set by Parse only
 
 	found *nft.ListedRule // the rule in nftables; set by ReadNFT only
@@ -98,7 +100,7 @@ func parseRule(line string) Rule {
 func (t Table) ListedRules(chain string) (all []nft.ListedRule, err error) {
 	for _, r := range t.Rules {
 		if r.Chain == chain {
-			all = append(all, nft.ListedRule{Chain: chain, Jump: r.Jump, Target: r.Jump, Unconditional: r.Matches == ""})
+			all = append(all, nft.ListedRule{Chain: chain, Jump: r.Jump, Target: r.Jump, Matches: strings.Fields(r.Matches)})
 		}
 	}
 	return all, nil
@@ -118,14 +120,28 @@ func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 		}
 		for i := range found {
 			r := &found[i]
-			rules = append(rules, Rule{Chain: r.Chain, Comment: r.Comment, Jump: cmp.Or(r.Jump, r.Target), Source: r.Saddr, Destination: r.Daddr, found: r})
+			rules = append(rules, Rule{Chain: r.Chain, Comment: r.Comment, Jump: cmp.Or(r.Jump, r.Target), Source: r.Saddr, Destination: r.Daddr,
+				Matches: strings.Join(r.Matches, " "), found: r})
 		}
 	}
 	return rules, nil
 }
 
-// Option returns the word after an option of the rule's matches, or "" if there is none. It works for
-// rules from Parse only.
+// ReadAll returns the rules of these chains of a table of iptables in nftables, if c is not nil, and of the legacy table.
+// It runs programs only for a legacy table.
+func ReadAll(host *ns.Handle, c *nft.Conn, t nft.Table, chains ...string) (rules, legacy []Rule, err error) {
+	if c != nil {
+		rules, err = ReadNFT(c, t, chains...)
+	}
+	tool, found, legacyErr := LegacyTool(host, t.Family, t.Name)
+	var table Table
+	if found {
+		table, legacyErr = tool.Read(Part{Table: t.Name, Chains: chains})
+	}
+	return rules, table.Rules, errors.Join(err, legacyErr)
+}
+
+// Option returns the word after an option of the rule's matches, or "" if there is none.
 func (r Rule) Option(name string) string {
 	words := strings.Fields(r.Matches)
 	if i := slices.Index(words, name); i >= 0 && i+1 < len(words) {
@@ -179,9 +195,6 @@ func Deletions(rules []Rule) (lines []string) {
 	}
 	return lines
 }
-
-// chainDeletion returns the lines of a script that delete a chain together with its rules.
-func chainDeletion(chain string) []string { return []string{"-F " + chain, "-X " + chain} }
 
 // Script returns a script for Restore that executes the lines on a table. Without lines, the script is empty.
 func Script(table string, lines ...string) string {

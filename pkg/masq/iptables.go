@@ -79,24 +79,19 @@ func (m Masq) addition(ips []netip.Prefix, table iptables.Table) []string {
 // masquerade. Such rules exist on a host that was upgraded to plumb while containers ran. All addresses are in the
 // family f. c is nil if the kernel lacks nftables.
 func (m Masq) uncovered(c *nft.Conn, f nft.Family, ips []netip.Prefix) (missing []netip.Prefix, err error) {
-	tool, found, err := iptables.LegacyTool(m.HostNS, f, iptables.NAT)
-	var table iptables.Table
-	if found {
-		table, err = tool.Read(iptables.Part{Table: iptables.NAT, Chains: ownChains(m.Owner)})
-	}
-	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return m.covers(table.Rules, ip) })
+	rules, legacy, err := iptables.ReadAll(m.HostNS, c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
+	missing = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Prefix) bool { return m.covers(rules, ip) || m.covers(legacy, ip) })
 	if len(missing) == 0 || c == nil {
 		return missing, err
 	}
-	rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
 	reference, referenceErr := iptables.ReadNFT(c, referenceTable(), referenceChain)
 	prefix := referenceOwner(m.Owner)
 	missing = slices.DeleteFunc(missing, func(ip netip.Prefix) bool {
-		return m.covers(rules, ip) || len(m.exceptOf(ip)) == 0 && slices.ContainsFunc(reference, func(r iptables.Rule) bool {
+		return len(m.exceptOf(ip)) == 0 && slices.ContainsFunc(reference, func(r iptables.Rule) bool {
 			return strings.HasPrefix(r.Comment, prefix) && r.Source.Contains(ip.Addr())
 		})
 	})
-	return missing, errors.Join(err, rulesErr, referenceErr)
+	return missing, errors.Join(err, referenceErr)
 }
 
 // exceptOf returns the prefixes of m.Except of the address's family, without the address's own subnet.

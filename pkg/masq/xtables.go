@@ -55,16 +55,21 @@ func truncate(s string) string { return s[:min(len(s), 255)] }
 // ownCleanup returns the Cleanup for the owner's rules.
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	return iptables.Cleanup{
-		Required: chain(owner),
-		Chains:   ownChains(owner),
-		Select:   func(rules []iptables.Rule) iptables.Selection { return ownRules(rules, owner, ips) },
+		Tables: iptables.Tables(iptables.NAT),
+		Chains: ownChains(owner),
+		Select: func(rules []iptables.Rule) iptables.Selection { return ownRules(rules, owner, ips) },
 	}
 }
 
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Chains: []string{postrouting}, Prefix: chainPrefix, Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network))}
+	return iptables.Cleanup{
+		Tables: iptables.Tables(iptables.NAT),
+		Chains: []string{postrouting},
+		Prefix: chainPrefix,
+		Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network)),
+	}
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the

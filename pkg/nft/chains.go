@@ -66,7 +66,7 @@ func DropsAll(chain string, rulesOf func(chain string) ([]ListedRule, error)) (b
 		}
 		for _, r := range rules {
 			switch {
-			case !r.Unconditional:
+			case len(r.Matches) > 0:
 			case r.Target == "DROP" || r.Target == "REJECT":
 				return true, nil
 			case r.Target == "ACCEPT" || r.Target == "RETURN":

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	mathbits "math/bits"
@@ -26,17 +25,22 @@ type ListedRule struct {
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
 	Iif     string       // the input interface that the rule matches, or "" if it matches all
-	// Narrow means that the rule has conditions other than Saddr, Daddr and Iif.
-	Narrow bool
-	// Unconditional means that the rule has only a verdict, and expressions that every packet passes, such as a counter.
-	Unconditional bool
-	Handle        uint64 // the number of the rule in its table
+	// Matches contains all conditions as iptables prints them, or only "-m NAME", "nfproto" or "?". A counter is no condition.
+	Matches []string
+	Handle  uint64 // the number of the rule in its table
 
 	values []string // the values to which the rule compares fields, and the addresses to which it translates
 }
 
 // IsOfLayout reports whether the comment of the rule is the Comment of a Layout of any version.
 func (r ListedRule) IsOfLayout() bool { return strings.HasPrefix(r.Comment, versionPrefix) }
+
+// IsNarrow reports whether the rule has conditions other than the protocol of the network layer, Saddr, Daddr and Iif.
+func (r ListedRule) IsNarrow() bool {
+	return slices.ContainsFunc(r.Matches, func(match string) bool {
+		return match != "nfproto" && !slices.Contains([]string{"-s", "-d", "-i"}, strings.Fields(match)[0])
+	})
+}
 
 // Mentions reports whether the rule compares a field with the address, or translates an
 // address to it.
@@ -83,7 +87,6 @@ func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 	rules := make([]ListedRule, len(listed))
 	for i, rule := range listed {
 		p := ruleParser{family: t.Family}
-		p.rule.Unconditional = !slices.ContainsFunc(rule.Exprs, isCondition)
 		p.rule.Chain, p.rule.Handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
 		for _, e := range rule.Exprs {
 			p.parse(e)
@@ -91,18 +94,6 @@ func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 		rules[i] = p.rule
 	}
 	return rules, nil
-}
-
-// isCondition reports whether a rule may end at the expression.
-func isCondition(e expr.Any) bool {
-	switch e := e.(type) {
-	case *expr.Verdict, *expr.Target, *expr.Reject, *expr.Immediate, *expr.Counter, *expr.Log, *expr.Objref:
-		return false
-	case *expr.Match:
-		_, isComment := e.Info.(*xt.Comment)
-		return !isComment
-	}
-	return true
 }
 
 // parseComment returns the comment in the user data of a rule or an element. It first checks
@@ -134,6 +125,7 @@ const (
 	loadedSaddr
 	loadedDaddr
 	loadedIifName
+	loadedOifName
 	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
@@ -150,24 +142,41 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Target:
 		p.parseTarget(e)
 	case *expr.Match:
-		if text, ok := e.Info.(*xt.Comment); ok {
-			p.rule.Comment = string(*text)
-		} else {
-			p.rule.Narrow = true
-		}
+		p.parseMatch(e)
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
-		p.loaded = map[expr.MetaKey]loadedField{expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol}[e.Key]
+		p.loaded = map[expr.MetaKey]loadedField{
+			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
+			expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+		}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
 	case *expr.Cmp:
 		p.parseCmp(e)
+	case *expr.Counter, *expr.Log, *expr.Objref:
 	default:
-		p.rule.Narrow = p.rule.Narrow || isCondition(e)
+		p.add("?")
 	}
+}
+
+func (p *ruleParser) add(match string) { p.rule.Matches = append(p.rule.Matches, match) }
+
+// parseMatch reads an iptables match.
+func (p *ruleParser) parseMatch(e *expr.Match) {
+	const relatedOrEstablished = 1<<1 | 1<<2 // XT_CONNTRACK_STATE_BIT
+	if text, ok := e.Info.(*xt.Comment); ok {
+		p.rule.Comment = string(*text)
+		return
+	}
+	text := "-m " + e.Name
+	ct, ok := e.Info.(*xt.ConntrackMtinfo3)
+	if ok && ct.MatchFlags == uint16(xt.ConntrackState) && ct.InvertFlags == 0 && ct.StateMask == relatedOrEstablished {
+		text += " --ctstate RELATED,ESTABLISHED"
+	}
+	p.add(text)
 }
 
 // parsePayload notes whether the expression loads an address. The source and destination addresses are at bytes 8 and 24
@@ -192,16 +201,25 @@ func (p *ruleParser) parsePayload(e *expr.Payload) {
 // parseCmp reads the value to which the rule compares the loaded field.
 func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	p.rule.values = append(p.rule.values, string(e.Data))
-	switch {
-	case p.loaded == loadedOther || e.Op != expr.CmpOpEq:
-		p.rule.Narrow = true
-	case p.loaded == loadedSaddr:
+	name, _, _ := strings.Cut(string(e.Data), "\x00")
+	switch isEqual := e.Op == expr.CmpOpEq; {
+	case isEqual && p.loaded == loadedSaddr:
 		p.rule.Saddr = parsePrefix(p.addrSize, e.Data, p.mask)
-	case p.loaded == loadedDaddr:
+		p.add("-s " + p.rule.Saddr.String())
+	case isEqual && p.loaded == loadedDaddr:
 		p.rule.Daddr = parsePrefix(p.addrSize, e.Data, p.mask)
-	case p.loaded == loadedIifName:
-		name, _, _ := bytes.Cut(e.Data, []byte{0})
-		p.rule.Iif = string(name)
+		p.add("-d " + p.rule.Daddr.String())
+	case isEqual && p.loaded == loadedIifName:
+		p.rule.Iif = name
+		p.add("-i " + name)
+	case isEqual && p.loaded == loadedOifName:
+		p.add("-o " + name)
+	case p.loaded == loadedOifName:
+		p.add("! -o " + name)
+	case isEqual && p.loaded == loadedProtocol:
+		p.add("nfproto")
+	default:
+		p.add("?")
 	}
 	p.loaded = loadedOther
 }

@@ -21,9 +21,10 @@ import (
 // A filterTable describes the iptables table filter of one family, in nftables or in the legacy tables.
 type filterTable struct {
 	tool         xt.Tool
-	drops        bool // whether FORWARD drops all packets that it does not accept
-	hasOwnChains bool // whether it contains chains of this plugin or of the reference plugin
-	inUse        bool // whether hasOwnChains is set, or the table contains Docker's chains
+	chains       []string // the chains of a table in nftables
+	drops        bool     // whether FORWARD drops all packets that it does not accept
+	hasOwnChains bool     // whether it contains chains of this plugin or of the reference plugin
+	inUse        bool     // whether hasOwnChains is set, or the table contains Docker's chains
 }
 
 // addChain updates t for a chain of the table.
@@ -37,14 +38,13 @@ func (t *filterTable) addChain(chain string, drops bool) {
 // omits that table if the program is missing.
 func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	t := filterTable{tool: f.nftTool(fam)}
-	found := false
 	for _, ch := range f.chains {
 		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
-			found = true
+			t.chains = append(t.chains, ch.Name)
 			t.addChain(ch.Name, ch.Drop != "")
 		}
 	}
-	if found {
+	if t.chains != nil {
 		all = append(all, t)
 	}
 	tool, found, err := xt.LegacyTool(f.r.HostNS, fam, filter)
@@ -81,27 +81,26 @@ const mayDropText = "%s may drop packets of containers; add a rule there that ac
 
 // allow lets the host forward the packets of the attachment.
 func (f *firewall) allow() error {
-	tools, err := f.toolsToAllow()
+	tables, err := f.tablesToAllow()
 	if err != nil {
 		return err
 	}
-	for _, tool := range tools {
-		if err := f.addRules(tool); err != nil {
+	for _, t := range tables {
+		if err := f.addRules(t.tool); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// toolsToAllow returns the tools for the iptables tables that need rules. If firewalld runs, it adds the
-// sources instead.
-func (f *firewall) toolsToAllow() (tools []xt.Tool, err error) {
+// tablesToAllow returns the iptables tables that need rules. If firewalld runs, it adds the sources instead.
+func (f *firewall) tablesToAllow() (all []filterTable, err error) {
 	if f.conf.backend == iptables {
 		for _, fam := range f.families() {
 			tool := xt.Tool{HostNS: f.r.HostNS, Family: fam}
-			tools, err = append(tools, tool), cmp.Or(err, tool.Find())
+			all, err = append(all, filterTable{tool: tool}), cmp.Or(err, tool.Find())
 		}
-		return tools, err // a missing program is reported before the first change
+		return all, err // a missing program is reported before the first change
 	}
 	if done, err := f.addSources(); done || err != nil {
 		return nil, err
@@ -117,9 +116,8 @@ func (f *firewall) families() []nft.Family {
 	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(fam)) == 0 })
 }
 
-// closedTables returns the tools for the iptables tables that need a rule. With the backend nftables,
-// such a table is an error.
-func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool) (tools []xt.Tool, err error) {
+// closedTables returns the iptables tables that need a rule. With the backend nftables, such a table is an error.
+func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool) (all []filterTable, err error) {
 	for _, fam := range fams {
 		tables, err := f.filterTables(fam)
 		if err != nil {
@@ -134,10 +132,10 @@ func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool)
 					"chain FORWARD of %s drops packets by its policy or its last rule, and no nftables rule can change that; "+
 						"use the backend iptables, omit backend, or let the chain accept packets", t.tool.Name())
 			}
-			tools = append(tools, t.tool)
+			all = append(all, t)
 		}
 	}
-	return tools, nil
+	return all, nil
 }
 
 // checkAllowed returns an error that lists the missing rules or sources without which the host may drop
@@ -149,20 +147,25 @@ func (f *firewall) checkAllowed() error {
 	if done, err := f.checkSources(); done || err != nil {
 		return err
 	}
-	tools, err := f.closedTables(f.families(), func(t filterTable) bool { return t.drops })
-	for _, tool := range tools {
-		err = errors.Join(err, checkTable(tool, f.checkRules))
+	tables, err := f.closedTables(f.families(), func(t filterTable) bool { return t.drops })
+	for _, t := range tables {
+		err = errors.Join(err, f.checkTable(t, f.checkRules))
 	}
 	return err
 }
 
-// checkTable reads table filter and runs the check.
-func checkTable(tool xt.Tool, check func(xt.Tool, xt.Table) error) error {
-	table, err := tool.Read(part())
+// checkTable reads the table and runs the check. For a table in nftables, it runs no program.
+func (f *firewall) checkTable(t filterTable, check func(xt.Tool, xt.Table) error) (err error) {
+	table := xt.Table{Chains: t.chains}
+	if t.chains == nil {
+		table, err = t.tool.Read(part())
+	} else {
+		table.Rules, err = xt.ReadNFT(f.c, nft.Table{Family: t.tool.Family, Name: filter}, part().Chains...)
+	}
 	if err != nil {
 		return err
 	}
-	return check(tool, table)
+	return check(t.tool, table)
 }
 
 // checkIPTables returns nil if, for each family, one table passes the check. It reads only tables
@@ -176,7 +179,7 @@ func (f *firewall) checkIPTables(check func(xt.Tool, xt.Table) error) error {
 			if !t.hasOwnChains {
 				continue
 			}
-			if tableErr = checkTable(t.tool, check); tableErr == nil {
+			if tableErr = f.checkTable(t, check); tableErr == nil {
 				break
 			}
 		}
@@ -206,10 +209,10 @@ func (f *firewall) checkAdd() error {
 		return types.NotAvailable(err)
 	}
 	if f.isOptional(err) {
-		var tools []xt.Tool
-		tools, err = f.closedTables(nft.Families(), func(t filterTable) bool { return t.drops })
-		for _, tool := range tools {
-			err = cmp.Or(err, tool.Find())
+		var tables []filterTable
+		tables, err = f.closedTables(nft.Families(), func(t filterTable) bool { return t.drops })
+		for _, t := range tables {
+			err = cmp.Or(err, t.tool.Find())
 		}
 	}
 	if err != nil {

@@ -39,8 +39,8 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		rules := xt.Parse(lines...).Rules
-		if got := deletions(rules, func(string) bool { return false }, nil); len(got) != 0 {
-			t.Errorf("want no deletion of other attachments' rules, got %q", got)
+		if got := ownRules(rules, func(string) bool { return false }, nil); len(got) != 0 {
+			t.Errorf("want no deletion of other attachments' rules, got %+v", got)
 		}
 	})
 }

@@ -42,19 +42,11 @@ func part() xt.Part {
 	return xt.Part{Table: filter, Chains: []string{"FORWARD", forwardChain, stage1, stage2}}
 }
 
-// acceptPart returns the part of table filter that contains the rules of addresses, and their markers.
-func acceptPart() xt.Part { return xt.Part{Table: filter, Chains: []string{forwardChain}} }
-
 // addRules adds the rules for the attachment's addresses of one family.
 func (f *firewall) addRules(tool xt.Tool) error {
-	what := "rules of " + f.r.Attachment().String()
 	// A program that fails may have applied its changes, for example if it was killed.
-	f.r.Undo.Push("delete "+what, func() error {
-		return tool.Change(acceptPart(), "delete "+what, func(table xt.Table) (string, error) {
-			return xt.Script(filter, deletions(table.Rules, f.isOwn, nil)...), nil
-		})
-	})
-	return tool.Change(part(), "add "+what, func(table xt.Table) (string, error) {
+	f.r.Undo.Push("delete rules of "+f.r.Attachment().String(), func() error { return f.deleteRules(nil) })
+	return tool.Change(part(), "add rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
 		return xt.Script(filter, f.additions(table, f.addrsOf(tool.Family))...), nil
 	})
 }
@@ -72,7 +64,7 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 	former := xt.Where(rules, func(r xt.Rule) bool {
 		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
 	})
-	lines = append(lines, deletions(former, f.isOwn, nil)...)
+	lines = append(lines, xt.Deletions(ownRules(former, f.isOwn, nil))...)
 	for _, a := range addrs {
 		if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return isMarkerOf(r, a) }) {
 			lines = append(lines, fmt.Sprintf("-A %s -s %s %s", forwardChain, host(a), comment(marker(f.r.Attachment()))))
@@ -85,9 +77,9 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 func (f *firewall) missingLines(table xt.Table, addrs []netip.Addr) []string {
 	lines := f.jumps(table)
 	for _, a := range addrs {
-		for _, line := range acceptRules(a) {
-			if !hasLine(table.Rules, line) {
-				lines = append(lines, line)
+		for _, matches := range acceptMatches(a) {
+			if !slices.ContainsFunc(table.Rules, func(r xt.Rule) bool { return isAccept(r) && r.Matches == matches }) {
+				lines = append(lines, fmt.Sprintf("-A %s %s -j ACCEPT", forwardChain, matches))
 			}
 		}
 	}
@@ -127,19 +119,17 @@ func jumpAt(rules []xt.Rule, from, to string) int {
 	return 0
 }
 
-func hasLine(rules []xt.Rule, line string) bool {
-	return slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Line == line })
-}
-
 // host returns the prefix that contains only the address.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// acceptRules returns the reference plugin's rules for an address, as iptables-save prints them.
-func acceptRules(a netip.Addr) []string {
-	return []string{
-		fmt.Sprintf("-A %s -d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", forwardChain, host(a)),
-		fmt.Sprintf("-A %s -s %s -j ACCEPT", forwardChain, host(a)),
-	}
+// acceptMatches returns the matches of the reference plugin's rules for an address, as iptables prints them.
+func acceptMatches(a netip.Addr) []string {
+	return []string{fmt.Sprintf("-d %s -m conntrack --ctstate RELATED,ESTABLISHED", host(a)), fmt.Sprintf("-s %s", host(a))}
+}
+
+// isAccept reports whether the rule can be the reference plugin's rule for an address.
+func isAccept(r xt.Rule) bool {
+	return r.Chain == forwardChain && r.Comment == "" && r.Jump == "ACCEPT"
 }
 
 // marker returns the comment of the attachment's markers.
@@ -153,16 +143,15 @@ func isMarker(r xt.Rule) bool {
 	return r.Chain == forwardChain && r.Jump == "" && r.Source.IsValid() && strings.HasPrefix(r.Comment, markerPrefix)
 }
 
-// deletions returns the lines that delete the markers for which match returns true, the rules of the
-// markers' addresses, and the rules of the unmarked addresses. The rules of an address stay if a marker
-// for which match returns false names the address as well.
-func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []string {
+// ownRules returns the markers for which match returns true, the rules of the markers' addresses, and the rules of the
+// unmarked addresses. It omits the rules of an address that is also in a marker for which match returns false.
+func ownRules(rules []xt.Rule, match func(comment string) bool, unmarked []netip.Addr) []xt.Rule {
 	isOwn := func(r xt.Rule) bool { return isMarker(r) && match(r.Comment) }
 	isOther := func(r xt.Rule) bool { return isMarker(r) && !match(r.Comment) }
-	stale := map[string]bool{} // by line
+	stale := map[string]bool{} // by the matches of the rule
 	note := func(a netip.Addr, isStale bool) {
-		for _, line := range acceptRules(a) {
-			stale[line] = isStale
+		for _, matches := range acceptMatches(a) {
+			stale[matches] = isStale
 		}
 	}
 	for _, a := range unmarked {
@@ -174,37 +163,22 @@ func deletions(rules []xt.Rule, match func(comment string) bool, unmarked []neti
 	for _, r := range xt.Where(rules, isOther) {
 		note(r.Source.Addr(), false)
 	}
-	return xt.Deletions(xt.Where(rules, func(r xt.Rule) bool { return stale[r.Line] || isOwn(r) }))
+	return xt.Where(rules, func(r xt.Rule) bool { return isAccept(r) && stale[r.Matches] || isOwn(r) })
 }
 
-// eachTable calls visit for each legacy table filter, and for each nftables table filter in whose chains match
-// returns true for a rule. It runs no program, so that a rule of another program does not require one.
-func (f *firewall) eachTable(match func(xt.Rule) bool, visit func(tool xt.Tool) error, chains ...string) error {
-	var errs []error
-	for _, fam := range nft.Families() {
-		if f.c != nil {
-			rules, err := xt.ReadNFT(f.c, nft.Table{Family: fam, Name: filter}, chains...)
-			if slices.ContainsFunc(rules, match) {
-				err = visit(f.nftTool(fam))
-			}
-			errs = append(errs, err)
-		}
-		legacy, found, err := xt.LegacyTool(f.r.HostNS, fam, filter)
-		if found {
-			err = visit(legacy)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+// deleteSelected deletes the selected rules of these chains of table filter. It runs programs only for a legacy table.
+func (f *firewall) deleteSelected(description string, selectRules func(rules []xt.Rule) []xt.Rule, chains ...string) error {
+	return xt.Delete(f.r.HostNS, description, []xt.Cleanup{{
+		Tables: xt.Tables(filter),
+		Chains: chains,
+		Select: func(rules []xt.Rule) xt.Selection { return xt.Selection{Rules: selectRules(rules)} },
+	}})
 }
 
-// delRules deletes the attachment's rules in iptables.
-func (f *firewall) delRules() error {
-	concerns := func(r xt.Rule) bool { return f.isOwn(r.Comment) || slices.ContainsFunc(f.addrs, r.Mentions) }
-	return f.eachTable(concerns, func(tool xt.Tool) error {
-		return tool.Change(acceptPart(), "delete rules of "+f.r.Attachment().String(), func(table xt.Table) (string, error) {
-			return xt.Script(filter, deletions(table.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
-		})
+// deleteRules deletes the attachment's rules in iptables, and the rules of the unmarked addresses.
+func (f *firewall) deleteRules(unmarked []netip.Addr) error {
+	return f.deleteSelected("delete rules of "+f.r.Attachment().String(), func(rules []xt.Rule) []xt.Rule {
+		return ownRules(rules, f.isOwn, unmarked)
 	}, forwardChain)
 }
 
@@ -216,13 +190,16 @@ func (f *firewall) gcRules(keep types.Set) error {
 		owner, isMarker := strings.CutPrefix(comment, markerPrefix)
 		return isMarker && isStaleOwner(owner)
 	}
-	concerns := func(r xt.Rule) bool { return isStale(r.Comment) || isPolicyRule(r) && r.Chain != forwardChain }
-	return f.eachTable(concerns, func(tool xt.Tool) error {
-		return tool.Change(part(), "delete stale rules of network "+f.r.Conf.Name, func(table xt.Table) (string, error) {
-			policies, err := f.stalePolicies(table.Rules)
-			return xt.Script(filter, append(deletions(table.Rules, isStale, nil), policies...)...), err
-		})
-	}, forwardChain, stage1, stage2)
+	var errs []error
+	isGone := func(name string) bool {
+		gone, err := f.isGone(name)
+		errs = append(errs, err)
+		return gone
+	}
+	err := f.deleteSelected("delete stale rules of network "+f.r.Conf.Name, func(rules []xt.Rule) []xt.Rule {
+		return append(ownRules(rules, isStale, nil), xt.Where(rules, func(r xt.Rule) bool { return slices.ContainsFunc(bridgesOf(r), isGone) })...)
+	}, stage1, stage2, forwardChain)
+	return errors.Join(append(errs, err)...)
 }
 
 // checkRules returns an error that lists what ADD would add, except markers, which the reference plugin does not add.

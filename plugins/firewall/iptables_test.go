@@ -119,6 +119,29 @@ var _ = Describe("the backend iptables", Ordered, ContinueOnFailure, func() {
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.2")), ContainSubstring("10.9.0.4")))
 	})
 
+	It("runs no program in CHECK, DEL and GC, which keep other rules for the address", func() {
+		others := []string{"-s 10.9.0.2 -p tcp", "-d 10.9.0.2 -m conntrack --ctstate NEW", "-d 10.9.0.2", "-d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -i cni0"}
+		c, steps := b.call(byIPTables, 0).RecordSteps()
+		for _, del := range []nstest.Call{c, b.Call("", nil, kept())} {
+			b.Host.Must(GinkgoTB(), "nft", "flush ruleset")
+			b.OK("ADD", c)
+			for _, other := range others {
+				b.Host.MustLine(GinkgoTB(), "iptables -A CNI-FORWARD "+other+" -j ACCEPT")
+			}
+			*steps = nil
+			b.OK("CHECK", c)
+			del.Before = c.Before
+			command := "DEL"
+			if del.Config != c.Config {
+				command = "GC"
+			}
+			b.OK(command, del)
+			Expect(*steps).NotTo(ContainElement(MatchRegexp("^ip6?tables")))
+			Expect(strings.Count(b.saved(), "10.9.0.2")).To(Equal(len(others)), "%s", b.saved())
+			Expect(b.saved()).NotTo(ContainSubstring("fd00:1::2"))
+		}
+	})
+
 	DescribeTable("DEL and GC run no program for the rules of other programs", func(command, config string) {
 		b.OK("ADD", b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0))
 		for _, family := range []string{"ip", "ip6"} {

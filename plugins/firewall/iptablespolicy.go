@@ -56,11 +56,10 @@ func policyIn(rules []xt.Rule, name string) string {
 
 // policyRules returns the reference plugin's rules of both families.
 func (f *firewall) policyRules() (rules []xt.Rule, err error) {
-	err = f.eachTable(isPolicyRule, func(tool xt.Tool) error {
-		table, err := tool.Read(xt.Part{Table: filter, Chains: []string{stage1, stage2}})
-		rules = append(rules, table.Rules...)
-		return err
-	}, stage1, stage2)
+	for _, t := range xt.Tables(filter) {
+		inNFT, legacy, readErr := xt.ReadAll(f.r.HostNS, f.c, t, stage1, stage2)
+		rules, err = slices.Concat(rules, inNFT, legacy), errors.Join(err, readErr)
+	}
 	return rules, err
 }
 
@@ -94,24 +93,9 @@ func (f *firewall) otherBridges(rules []xt.Rule, found []nft.SetElement) (all []
 
 // deletePolicyRules deletes the rules of the bridge from iptables.
 func (f *firewall) deletePolicyRules() error {
-	return f.eachTable(isPolicyRule, func(tool xt.Tool) error {
-		return tool.Change(part(), "delete ingress policy of "+f.device, func(table xt.Table) (string, error) {
-			return xt.Script(filter, xt.Deletions(xt.Where(table.Rules, f.isAboutDevice))...), nil
-		})
+	return f.deleteSelected("delete ingress policy of "+f.device, func(rules []xt.Rule) []xt.Rule {
+		return xt.Where(rules, f.isAboutDevice)
 	}, stage1, stage2)
-}
-
-// stalePolicies returns the lines that delete the policies of bridges that no longer exist.
-func (f *firewall) stalePolicies(rules []xt.Rule) ([]string, error) {
-	var errs []error
-	stale := xt.Where(rules, func(r xt.Rule) bool {
-		return slices.ContainsFunc(bridgesOf(r), func(name string) bool {
-			gone, err := f.isGone(name)
-			errs = append(errs, err)
-			return gone
-		})
-	})
-	return xt.Deletions(stale), errors.Join(errs...)
 }
 
 // isOfReference reports whether the reference plugin added the attachment with the same policy. iptables then contains

@@ -103,7 +103,7 @@ func del(r *skel.Request) error {
 	if err := f.connect(); err != nil {
 		return r.IgnoreForbidden(err)
 	}
-	return errors.Join(f.delRules(), f.delElements())
+	return errors.Join(f.deleteRules(f.addrs), f.delElements())
 }
 
 // check returns an error that lists the differences from the state after ADD. It accepts the rules of the

@@ -18,7 +18,7 @@ import (
 // to another interface of the container.
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	name := chainName(owner)
-	return iptables.Cleanup{Required: name, Chains: []string{dnatChain, name}, Select: func(rules []iptables.Rule) (own iptables.Selection) {
+	return iptables.Cleanup{Tables: iptables.Tables(iptables.NAT), Chains: []string{dnatChain, name}, Select: func(rules []iptables.Rule) (own iptables.Selection) {
 		inChain := iptables.Where(rules, func(r iptables.Rule) bool { return r.Chain == name })
 		if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
 			return own
@@ -30,7 +30,12 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 // staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
 // keep, and the jumps to them.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{Required: dnatChain, Chains: []string{dnatChain}, Prefix: chainPrefix, Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network))}
+	return iptables.Cleanup{
+		Tables: iptables.Tables(iptables.NAT),
+		Chains: []string{dnatChain},
+		Prefix: chainPrefix,
+		Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network)),
+	}
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.

@@ -491,6 +491,6 @@ func (f *file) isNamedIn(r nft.ListedRule) bool {
 
 // isDroppedBy reports whether a rule that names the network drops its packets without another condition.
 func (f *file) isDroppedBy(r nft.ListedRule) bool {
-	return (r.Target == "DROP" || r.Target == "REJECT") && !r.Narrow && !r.Daddr.IsValid() && (!r.Saddr.IsValid() ||
+	return (r.Target == "DROP" || r.Target == "REJECT") && !r.IsNarrow() && !r.Daddr.IsValid() && (!r.Saddr.IsValid() ||
 		slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.Overlaps(s) && r.Saddr.Bits() <= s.Bits() }))
 }
