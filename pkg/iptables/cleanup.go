@@ -24,8 +24,8 @@ func Tables(name string) []nft.Table {
 type Cleanup struct {
 	// Tables lists tables in nftables. A table of iptables can be a legacy table as well.
 	Tables []nft.Table
-	// Chains lists the chains whose rules Select gets. If it is empty, Select gets the rules of all chains. Cleanup skips a
-	// table without the last of these chains.
+	// Chains lists the chains whose rules Select gets. Cleanup skips a table without the last of them. It may be empty, for
+	// all chains, if Tables contains no table of iptables.
 	Chains []string
 	// Prefix also selects the chains whose names start with it, unless it is empty.
 	Prefix string
@@ -66,12 +66,12 @@ func isContainerChain(prefix, name string) bool {
 	return found && len(name) == chainNameLength && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// SelectStale returns a function for Select that selects the chains of containers without an attachment in keep, and
-// the jumps to them. It selects a chain only if ContainerChain can return its name, and if the comment of one of its rules,
-// or of a jump to it, starts with comment. A chain with another name belongs to an administrator who has copied a
-// comment.
-func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Selection {
-	return func(rules []Rule) (stale Selection) {
+// StaleChains returns a Cleanup of table nat for the chains of containers without an attachment in keep, and the jumps to
+// them from the chain from. It selects a chain only if ContainerChain can return its name, and if the comment of one of
+// its rules, or of a jump to it, starts with comment. A chain with another name belongs to an administrator who has copied
+// a comment.
+func StaleChains(keep types.Set, from, prefix, comment string) Cleanup {
+	selectStale := func(rules []Rule) (stale Selection) {
 		isStale := map[string]bool{} // maps the name of a chain to true if its container is not in keep
 		for a := range keep {
 			isStale[ContainerChain(prefix, a)] = false
@@ -87,6 +87,7 @@ func SelectStale(keep types.Set, prefix, comment string) func(rules []Rule) Sele
 		stale.Rules = Where(rules, func(r Rule) bool { return isStale[r.Jump] })
 		return stale
 	}
+	return Cleanup{Tables: Tables(NAT), Chains: []string{from}, Prefix: prefix, Select: selectStale}
 }
 
 // Delete runs the cleanups. It commits the deletions in nftables and the other changes as one transaction, without

@@ -27,11 +27,6 @@ type Part struct {
 	Follow func(r Rule) bool // also selects the chains to which rules jump for which it returns true; it may be nil
 }
 
-// selects reports whether the part contains the chain without regard to jumps.
-func (p Part) selects(chain string) bool {
-	return slices.Contains(p.Chains, chain) || p.Prefix != "" && strings.HasPrefix(chain, p.Prefix)
-}
-
 // A client runs the program iptables or ip6tables by go-iptables.
 type client struct {
 	host    *ns.Handle
@@ -100,7 +95,9 @@ func (c *client) read(p Part) (table Table, err error) {
 		}
 	}
 	names, err := c.list("list the chains of table "+p.Table, func() ([]string, error) { return c.program.ListChains(p.Table) })
-	selected := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.selects(name) })
+	selected := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !slices.Contains(p.Chains, name) && (p.Prefix == "" || !strings.HasPrefix(name, p.Prefix))
+	})
 	var lines []string
 	for i := 0; i < len(selected) && err == nil; i++ {
 		var more []string
@@ -150,8 +147,9 @@ func (c *client) run(description string, f func() error) error {
 					case <-done:
 						return
 					case <-time.After(wait):
-						for _, pid := range children(thread) {
-							if !slices.Contains(before, pid) && unix.Kill(pid, unix.SIGKILL) == nil {
+						for _, child := range children(thread) {
+							pid, err := strconv.Atoi(child)
+							if err == nil && !slices.Contains(before, child) && unix.Kill(pid, unix.SIGKILL) == nil {
 								killed.Store(true)
 							}
 						}
@@ -174,13 +172,8 @@ func (c *client) run(description string, f func() error) error {
 	return fmt.Errorf("%s: %w", step, err)
 }
 
-// children returns the processes that the thread has started and that still run.
-func children(thread int) (pids []int) {
+// children returns the IDs of the processes that the thread has started and that still run.
+func children(thread int) []string {
 	list, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", thread))
-	for _, text := range strings.Fields(string(list)) {
-		if pid, err := strconv.Atoi(text); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return strings.Fields(string(list))
 }

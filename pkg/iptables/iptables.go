@@ -217,9 +217,8 @@ func LegacyTool(host *ns.Handle, f nft.Family, table string) (t Tool, found bool
 // IsChainName reports whether s can be the name of a chain, without quotes. iptables accepts a slash, but a name with a slash
 // is a path by mistake.
 func IsChainName(s string) bool {
-	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
 	isForbidden := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("\"'`\\/", c) }
-	return s != "" && len(s) <= maxLength && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "!") && !strings.ContainsFunc(s, isForbidden)
+	return s != "" && len(s) <= chainNameLength && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "!") && !strings.ContainsFunc(s, isForbidden)
 }
 
 // Quote quotes s for use as one word of a script.

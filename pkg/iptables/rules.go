@@ -64,13 +64,9 @@ func Parse(lines ...string) Table {
 func parseRule(line string) Rule {
 	r := Rule{Line: line}
 	var matches []string
-	words := Words(line)
-	for i := 0; i < len(words); i++ {
-		value := ""
-		if i+1 < len(words) {
-			value = words[i+1]
-		}
-		switch {
+	words := append(Words(line), "", "") // an option may lack its value
+	for i := 0; i < len(words)-2; i++ {
+		switch value := words[i+1]; {
 		case words[i] == "-A":
 			r.Chain = value
 		case words[i] == "--comment":
@@ -79,20 +75,19 @@ func parseRule(line string) Rule {
 			r.Jump = value
 			i = len(words) // the rest are options of the target
 		case words[i] == "-m" && value == "comment":
-		case words[i] == "-s" && words[i-1] != "!":
-			r.Source, _ = netip.ParsePrefix(value)
-			matches = append(matches, words[i])
-			continue
-		case words[i] == "-d" && words[i-1] != "!":
-			r.Destination, _ = netip.ParsePrefix(value)
-			fallthrough
 		default:
 			matches = append(matches, words[i])
 			continue
 		}
 		i++
 	}
-	r.Matches = strings.Join(matches, " ")
+	prefix := func(option string) (p netip.Prefix) {
+		if i := slices.Index(matches, option); i >= 0 && i+1 < len(matches) && (i == 0 || matches[i-1] != "!") {
+			p, _ = netip.ParsePrefix(matches[i+1])
+		}
+		return p
+	}
+	r.Source, r.Destination, r.Matches = prefix("-s"), prefix("-d"), strings.Join(matches, " ")
 	return r
 }
 

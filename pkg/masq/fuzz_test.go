@@ -27,7 +27,7 @@ func FuzzStale(f *testing.F) {
 				t.Errorf("%q is selected as the owner's", r.Line)
 			}
 		}
-		stale := staleCleanup(owner.Network, types.Set{owner: true}).Select(rules)
+		stale := staleChains(owner.Network, types.Set{owner: true}).Select(rules)
 		for _, chain := range stale.Chains {
 			if chain == name || !isName(chain) {
 				t.Errorf("chain %s is selected as stale", chain)

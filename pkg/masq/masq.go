@@ -110,7 +110,7 @@ func Check(m Masq, ips []netip.Prefix) error {
 // to which nothing jumps anymore. It applies the changes of the caller in the same transaction.
 func GC(host *ns.Handle, network string, keep types.Set, changes ...nft.Change) error {
 	m := Masq{HostNS: host, Owner: types.Attachment{Network: network}}
-	cleanups := []iptables.Cleanup{staleReference(network, keep), staleCleanup(network, keep)}
+	cleanups := []iptables.Cleanup{staleReference(network, keep), staleChains(network, keep)}
 	return iptables.Delete(host, "delete stale masquerade of network "+network, cleanups,
 		append([]nft.Change{func(c *nft.Conn, tx *nft.Tx) error {
 			_, err := m.store(c, nil).GC(tx, network, keep)

@@ -61,15 +61,9 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	}
 }
 
-// staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
-// keep.
-func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{
-		Tables: iptables.Tables(iptables.NAT),
-		Chains: []string{postrouting},
-		Prefix: chainPrefix,
-		Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("name: %q id: ", network)),
-	}
+// staleChains returns the Cleanup for the chains of the network's containers without an attachment in keep.
+func staleChains(network string, keep types.Set) iptables.Cleanup {
+	return iptables.StaleChains(keep, postrouting, chainPrefix, fmt.Sprintf("name: %q id: ", network))
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
@@ -35,7 +36,7 @@ func del(r *skel.Request) error {
 // cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.ValidAttachments(), r.Conf.Name
-	cleanups := []iptables.Cleanup{staleCleanup(network, keep)}
+	cleanups := []iptables.Cleanup{iptables.StaleChains(keep, dnatChain, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network))}
 	return iptables.Delete(r.HostNS, "delete stale port maps of network "+network, cleanups, func(c *nft.Conn, tx *nft.Tx) error {
 		_, err := p.store(c, nil).GC(tx, network, keep)
 		return err

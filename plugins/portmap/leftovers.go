@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -27,26 +26,12 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	}}
 }
 
-// staleCleanup returns the Cleanup for the chains of the network's containers without an attachment in
-// keep, and the jumps to them.
-func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{
-		Tables: iptables.Tables(iptables.NAT),
-		Chains: []string{dnatChain},
-		Prefix: chainPrefix,
-		Select: iptables.SelectStale(keep, chainPrefix, fmt.Sprintf("dnat name: %q id: ", network)),
-	}
-}
-
 // mentions returns a function that reports whether a rule mentions one of the addresses.
 func mentions(ips []netip.Prefix) func(r iptables.Rule) bool {
 	return func(r iptables.Rule) bool {
 		return slices.ContainsFunc(ips, func(ip netip.Prefix) bool { return r.Mentions(ip.Addr()) })
 	}
 }
-
-// referenceTable returns a table of the reference plugin's nftables backend.
-func referenceTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: "cni_hostport"} }
 
 // ownsReference reports whether a rule of the reference plugin's nftables backend belongs to this
 // attachment. The comment of such a rule is the container ID alone, and only the addresses distinguish the
@@ -59,7 +44,7 @@ func (p *portMap) ownsReference(r iptables.Rule) bool {
 // ownReference returns the Cleanup for the reference plugin's rules for the owner.
 func (p *portMap) ownReference() iptables.Cleanup {
 	return iptables.Cleanup{
-		Tables: []nft.Table{referenceTable(nft.IPv4), referenceTable(nft.IPv6)},
+		Tables: iptables.Tables(referenceTable),
 		Select: func(rules []iptables.Rule) iptables.Selection {
 			return iptables.Selection{Rules: iptables.Where(rules, p.ownsReference)}
 		},
@@ -71,7 +56,7 @@ func (p *portMap) ownReference() iptables.Cleanup {
 func (p *portMap) hasReferenceRules(c *nft.Conn) (bool, error) {
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
-		rules, err := iptables.ReadNFT(c, referenceTable(f), referenceHostports)
+		rules, err := iptables.ReadNFT(c, nft.Table{Family: f, Name: referenceTable}, referenceHostports)
 		if err != nil {
 			return false, err
 		}
@@ -83,5 +68,8 @@ func (p *portMap) hasReferenceRules(c *nft.Conn) (bool, error) {
 	return true, nil
 }
 
-// referenceHostports is the chain of a referenceTable with the rules that translate the destination.
-const referenceHostports = "hostports"
+// The table of the reference plugin's nftables backend, and its chain with the rules that translate the destination.
+const (
+	referenceTable     = "cni_hostport"
+	referenceHostports = "hostports"
+)
