@@ -24,7 +24,7 @@ type ListedRule struct {
 	Target  string       // the name of the iptables target, such as ACCEPT, REJECT or MASQUERADE, if it is known
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
-	Iif     string       // the input interface that the rule matches, or "" if it matches all
+	Iif     string       // the input interface that the rule matches or, in the family Bridge, the bridge; "" if it matches all
 	// Matches contains all conditions as iptables prints them, or only "-m NAME", "nfproto" or "?". A counter is no condition.
 	Matches []string
 	Handle  uint64 // the number of the rule in its table
@@ -34,13 +34,6 @@ type ListedRule struct {
 
 // IsOfLayout reports whether the comment of the rule is the Comment of a Layout of any version.
 func (r ListedRule) IsOfLayout() bool { return strings.HasPrefix(r.Comment, versionPrefix) }
-
-// IsNarrow reports whether the rule has conditions other than the protocol of the network layer, Saddr, Daddr and Iif.
-func (r ListedRule) IsNarrow() bool {
-	return slices.ContainsFunc(r.Matches, func(match string) bool {
-		return match != "nfproto" && !slices.Contains([]string{"-s", "-d", "-i"}, strings.Fields(match)[0])
-	})
-}
 
 // Mentions reports whether the rule compares a field with the address, or translates an
 // address to it.
@@ -148,9 +141,12 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
+		in, out := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
+		if p.family == Bridge {
+			in, out = expr.MetaKeyBRIIIFNAME, expr.MetaKeyBRIOIFNAME
+		}
 		p.loaded = map[expr.MetaKey]loadedField{
-			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
-			expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+			in: loadedIifName, out: loadedOifName, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
 		}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask

@@ -111,24 +111,46 @@ func (c *Conn) InputRules() ([]InputRule, error) {
 	return rules, err
 }
 
-// A RefusingRule is a policy rule of type blackhole, unreachable or prohibit, which refuses packets to all destinations.
+// A RefusingRule is a policy rule of type blackhole, unreachable or prohibit. It selects packets by one of Source, Destination
+// and Interface; the others are zero.
 type RefusingRule struct {
-	Source    netip.Prefix // source addresses of the packets, or zero for all
-	Interface string       // interface through which the packets arrive, or "" for all
-	IPv6      bool
-	Priority  int
+	Source      netip.Prefix
+	Destination netip.Prefix
+	Interface   string // interface through which the packets arrive
+	IPv6        bool
+	Priority    int
 }
 
-// RefusingRules returns the rules of both families that refuse packets by their source or interface and nothing else. Package
+// Option returns the option of the program ip for the IP version of the rule.
+func (r RefusingRule) Option() string { return map[bool]string{false: "-4", true: "-6"}[r.IPv6] }
+
+// Selector returns what the rule selects, as words of the program ip.
+func (r RefusingRule) Selector() []string {
+	switch {
+	case r.Source.IsValid():
+		return []string{"from", r.Source.String()}
+	case r.Destination.IsValid():
+		return []string{"to", r.Destination.String()}
+	}
+	return []string{"iif", r.Interface}
+}
+
+// RefusingRules returns the rules of both families that refuse packets by their source, destination or interface alone. Package
 // netlink does not decode the type of a rule, but the table of these types is 0, as that of the type nop, which nobody
 // uses, and of the rule for VRFs, which selects all packets.
 func (c *Conn) RefusingRules() ([]RefusingRule, error) {
 	list, err := c.rules()
 	var rules []RefusingRule
 	for _, r := range list {
-		found := RefusingRule{Source: prefix(r.Src), Interface: r.IifName, IPv6: r.Family == unix.AF_INET6, Priority: r.Priority}
-		r.IifName = ""
-		if r.Table == 0 && !selectsMore(r) {
+		found := RefusingRule{Source: prefix(r.Src), Destination: prefix(r.Dst), Interface: r.IifName, IPv6: r.Family == unix.AF_INET6, Priority: r.Priority}
+		selectors := 0
+		for _, isSet := range []bool{r.Src != nil, r.Dst != nil, r.IifName != ""} {
+			if isSet {
+				selectors++
+			}
+		}
+		r.Dst, r.IifName = nil, ""
+		if r.Table == 0 && selectors == 1 && !selectsMore(r) {
 			rules = append(rules, found)
 		}
 	}

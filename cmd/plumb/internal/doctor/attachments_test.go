@@ -435,8 +435,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 	It("reports a route into the subnet, and no damage that it explains", func() {
 		n, _ := newCompleteHost()
 		n.sh("ip link add up7 type veth peer name down7 && ip link set up7 up && ip route replace 10.88.0.0/16 dev up7")
-		finding := n.find("route", "the host has a route to 10.88.0.0/16 on up7")
-		n.sh(strings.TrimPrefix(finding.Advice, "If nothing needs the route, run this instead: "))
+		n.sh(n.find("route", "the host has a route to 10.88.0.0/16 on up7").Fix)
 		n.requireFixed(n.find("check", "CHECK of bridge"), nil)
 	})
 
@@ -446,6 +445,13 @@ var _ = Describe("plumb doctor on attachments", func() {
 		findings := n.doctor().Findings
 		Expect(len(findings)).To(BeNumerically(">", 1))
 		Expect(findings[0].Fix).To(Equal("sysctl -w net.ipv6.conf.all.disable_ipv6=0"))
+	})
+
+	It("finds the sysctl that disables IPv6 on the bridge, before what it explains", func() {
+		n, _ := newCompleteHost()
+		n.SetSysctl(GinkgoTB(), "net/ipv6/conf/cni0/disable_ipv6", "1")
+		n.sh(n.find("ipv6", "IPv6 is disabled on cni0").Fix)
+		n.requireFixed(n.find("check", "CHECK of bridge"), nil)
 	})
 
 	It("finds attachments of a network without a configuration in a file or in libcni's cache", func() {

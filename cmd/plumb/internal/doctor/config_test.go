@@ -343,11 +343,15 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("a policy rule that refuses what containers send", "policy-rule", mistake{
 			create: func(n *testHost) { n.sh("ip rule add from 10.0.0.0/8 blackhole priority 100") },
-			what:   `host: a policy rule (priority 100) refuses the packets of containers of network "pods"`,
+			what:   `host: the policy rule "from 10.0.0.0/8" (priority 100) refuses the packets of containers of network "pods"`,
+		}),
+		Entry("a policy rule that refuses what containers get", "policy-rule", mistake{
+			create: func(n *testHost) { n.sh("ip rule add to 10.88.0.0/16 prohibit priority 102") },
+			what:   `host: the policy rule "to 10.88.0.0/16" (priority 102) refuses`,
 		}),
 		Entry("a policy rule that refuses what arrives through the bridge", "policy-rule", mistake{
 			create: func(n *testHost) { n.sh("ip -6 rule add iif cni0 prohibit priority 101") },
-			what:   `host: a policy rule (priority 101) refuses`,
+			what:   `host: the policy rule "iif cni0" (priority 101) refuses`,
 		}),
 		Entry("a master that does not exist", "status", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `nosuch0`)),

@@ -130,9 +130,13 @@ func (h host) findRoutes(files []*file, add addFunc) {
 				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
 					continue
 				}
-				fix := p.file.edit("choose another subnet")
-				if !slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }) {
-					fix = withAdvice(fix, "If nothing needs the route, run this instead: %s", types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name))
+				fix, remove := p.file.edit("choose another subnet"), run("ip", "route", "delete", r.Dst.String(), "dev", l.Name)
+				switch {
+				case slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }):
+				case slices.ContainsFunc(h.links, func(l nl.Link) bool { _, owned := attach.OwnerOf(l, p.file.name()); return owned }):
+					fix = withAdvice(remove, "If another program needs the route, choose another subnet in %s instead, and replace the containers.", p.file.path)
+				default:
+					fix = withAdvice(fix, "If nothing needs the route, run this instead: %s", remove.Fix)
 				}
 				p.file.explained = true // without the route, CHECK may find nothing
 				add(p.where("ipam"), fix, "the host has a route to %s on %s, and sends packets for containers in %s there",
@@ -142,25 +146,19 @@ func (h host) findRoutes(files []*file, add addFunc) {
 	}
 }
 
-// findRefusals finds policy rules that refuse all packets from containers of bridge and ptp.
+// findRefusals finds policy rules that refuse all packets from or to containers of bridge and ptp.
 func (h host) findRefusals(files []*file, add addFunc) {
 	rules, err := h.conn.RefusingRules()
 	h.report.failed("policy rules", err)
 	for _, r := range rules {
 		for _, p := range pluginsOf(usable(files)) {
-			contains := func(s netip.Prefix) bool { return r.Source.Bits() <= s.Bits() && r.Source.Overlaps(s) }
-			if !p.isRouted() || !(r.Source.IsValid() || r.Interface != "") || r.Interface != "" && r.Interface != p.BridgeName() ||
-				r.Source.IsValid() && !slices.ContainsFunc(p.subnets(), contains) {
+			refuses := func(s netip.Prefix) bool { return contains(r.Source, s) || contains(r.Destination, s) }
+			if !p.isRouted() || !slices.ContainsFunc(p.subnets(), refuses) && (r.Interface == "" || r.Interface != p.BridgeName()) {
 				continue
 			}
-			words := []string{"ip", map[bool]string{false: "-4", true: "-6"}[r.IPv6], "rule", "delete", "priority", fmt.Sprint(r.Priority)}
-			if r.Source.IsValid() {
-				words = append(words, "from", r.Source.String())
-			}
-			if r.Interface != "" {
-				words = append(words, "iif", r.Interface)
-			}
-			add(onHost, run(words...), "a policy rule (priority %d) refuses the packets of containers of network %q", r.Priority, p.file.name())
+			p.file.explained = true // CHECK reports what the host cannot reach
+			add(onHost, run(append([]string{"ip", r.Option(), "rule", "delete", "priority", fmt.Sprint(r.Priority)}, r.Selector()...)...),
+				"the policy rule \"%s\" (priority %d) refuses the packets of containers of network %q", strings.Join(r.Selector(), " "), r.Priority, p.file.name())
 		}
 	}
 }
@@ -349,7 +347,17 @@ func findIPv6(files []*file, add addFunc) {
 	case err != nil:
 		add(inKernel, withAdvice(files[i].edit("remove the IPv6 subnet"), "Or boot without ipv6.disable=1."), "no IPv6, and %s contains an IPv6 subnet", files[i].path)
 	case strings.TrimSpace(string(value)) == "1":
-		add(inKernel, run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=0"), "IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
+		add(inKernel, withAdvice(run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=0"), "The kernel has deleted all IPv6 addresses. Configure those of the host again, and run plumb repair."),
+			"IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
+	default:
+		for _, p := range pluginsOf(usable(files)) {
+			key := "net/ipv6/conf/" + p.BridgeName() + "/disable_ipv6"
+			value, err := os.ReadFile("/proc/sys/" + key)
+			if err == nil && strings.TrimSpace(string(value)) == "1" && slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
+				p.file.explained = true // no IPv6 address can be added to the bridge
+				add(inKernel, run("sysctl", "-w", key+"=0"), "IPv6 is disabled on %s, and %s contains an IPv6 subnet", p.BridgeName(), p.file.path)
+			}
+		}
 	}
 }
 
@@ -370,7 +378,7 @@ func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
 // all packets that they do not accept, by their policy or a rule without conditions. It reports the latter for each network:
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, or did not when one of its containers was attached, and
-//   - that no rule of the chain, or of a chain to which it jumps, names.
+//   - whose packets no rule of the chain, or of a chain to which it jumps, may accept.
 func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 	c, chains := h.chains()
 	for _, chain := range chains {
@@ -383,23 +391,13 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
 			}
-			i := slices.IndexFunc(rules, f.isNamedIn)
-			switch {
-			case i >= 0 && f.isDroppedBy(rules[i]):
-				fix := run("nft", "delete", "rule", chain.Table.Family.String(), chain.Table.Name, rules[i].Chain, "handle", fmt.Sprint(rules[i].Handle))
-				add(onHost, withAdvice(fix, "If a program added the rule, it may add it again."),
-					"table %s, chain %s contains a rule that drops all packets of network %q", chain.Table, rules[i].Chain, f.name())
-				continue
-			case chain.Drop == "":
-				continue
-			case !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge:
-				if i < 0 {
-					f.addDrop(chain, add)
-				}
+			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSource(r) }
+			if f.addDroppingRule(chain.Table, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
 				continue
 			}
-			isNamed := func(r nft.ListedRule) bool { return !r.Saddr.IsSingleIP() && f.isNamedIn(r) } // firewall adds rules for single addresses
-			if old := s.addedWithout(f.name(), "firewall"); len(old) > 0 && !slices.ContainsFunc(rules, isNamed) {
+			if !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge {
+				f.addDrop(chain, add)
+			} else if old := s.addedWithout(f.name(), "firewall"); len(old) > 0 {
 				add(onHost, say("Delete these pods or containers, and let the runtime create them again: %s.", strings.Join(old, ", ")),
 					"table %s, chain %s drops packets of containers of network %q that were attached before its list contained the plugin firewall",
 					chain.Table, chain.Name, f.name())
@@ -469,28 +467,51 @@ func (f *file) sees(family nft.Family) bool {
 // addDrop adds the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
 // the chain FORWARD of iptables.
 func (f *file) addDrop(c nft.ListedChain, add addFunc) {
-	lacks, fix := "", say("Let the program that owns the chain accept packets from the subnet or the bridge, "+
+	where, lacks, fix := onHost, "", say("Let the program that owns the chain accept packets from the subnet or the bridge, "+
 		"and packets to it with ct state established,related or, for host ports, ct status dnat.")
+	if c.Table.Family == nft.Bridge {
+		fix = say("Let the program that owns the chain accept all frames between ports of the bridge, including ARP and IPv6 neighbor discovery.")
+	}
 	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
-		lacks = ", whose list does not contain the plugin firewall"
+		where, lacks = f.path, ", whose list does not contain the plugin firewall"
 		fix = withAdvice(f.edit(`add {"type": "firewall"} to plugins, after the plugin that creates the interface`), replaceContainers)
 	}
 	drop := "its policy is drop"
 	if c.Drop == nft.RuleDrop {
 		drop = "its last rule drops all packets"
 	}
-	add(f.path, fix, "table %s, chain %s: %s, and no rule of it names the subnet or the bridge of network %q%s",
+	add(where, fix, "table %s, chain %s: %s, and no rule of it names the subnet or the bridge of network %q%s",
 		c.Table, c.Name, drop, f.name(), lacks)
 }
 
-// isNamedIn reports whether a rule names a subnet or the bridge of the network.
-func (f *file) isNamedIn(r nft.ListedRule) bool {
-	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.IsValid() && r.Saddr.Overlaps(s) }) ||
-		slices.ContainsFunc(f.plugins, func(p plugin) bool { return r.Iif != "" && r.Iif == p.BridgeName() })
+// addDroppingRule adds a finding if, of the rules that name the network as source or as destination, the first one drops packets
+// without another condition.
+func (f *file) addDroppingRule(t nft.Table, rules []nft.ListedRule, add addFunc) (found bool) {
+	for _, names := range []func(nft.ListedRule) bool{f.isSource, f.isDestination} {
+		i := slices.IndexFunc(rules, names)
+		if i < 0 || !drops(rules[i]) || len(rules[i].Matches) > 1+strings.Count(strings.Join(rules[i].Matches, " "), "nfproto") {
+			continue
+		}
+		found = true
+		add(onHost, withAdvice(run("nft", "delete", "rule", t.Family.String(), t.Name, rules[i].Chain, "handle", fmt.Sprint(rules[i].Handle)),
+			"If a program added the rule, it may add it again."),
+			"table %s, chain %s contains a rule that drops all packets of network %q: %s", t, rules[i].Chain, f.name(), strings.Join(rules[i].Matches, " "))
+	}
+	return found
 }
 
-// isDroppedBy reports whether a rule that names the network drops its packets without another condition.
-func (f *file) isDroppedBy(r nft.ListedRule) bool {
-	return (r.Target == "DROP" || r.Target == "REJECT") && !r.IsNarrow() && !r.Daddr.IsValid() && (!r.Saddr.IsValid() ||
-		slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.Overlaps(s) && r.Saddr.Bits() <= s.Bits() }))
+func drops(r nft.ListedRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
+
+// isSource reports whether a rule selects packets from a whole subnet or from the bridge of the network.
+func (f *file) isSource(r nft.ListedRule) bool { return f.isSelected(r.Saddr, "-i ", r) }
+
+// isDestination reports whether a rule selects packets to a whole subnet or to the bridge of the network.
+func (f *file) isDestination(r nft.ListedRule) bool { return f.isSelected(r.Daddr, "-o ", r) }
+
+func (f *file) isSelected(p netip.Prefix, option string, r nft.ListedRule) bool {
+	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return contains(p, s) }) ||
+		slices.ContainsFunc(f.plugins, func(p plugin) bool { return slices.Contains(r.Matches, option+p.BridgeName()) })
 }
+
+// contains reports whether the prefix, which may be zero, contains a subnet.
+func contains(p, subnet netip.Prefix) bool { return p.Bits() <= subnet.Bits() && p.Overlaps(subnet) }

@@ -279,17 +279,21 @@ func (s *state) findRenamed(n *node.Network, files []*file, add addFunc) {
 			if a.Network != n.Name || a.Incomplete || s.left[a] || a.AddMayRun() {
 				continue
 			}
-			for _, address := range a.Addresses {
+			i := slices.IndexFunc(a.Addresses, func(address string) bool {
 				ip, err := netip.ParseAddr(address)
-				if err == nil && slices.ContainsFunc(p.sets(), func(set pool.Set) bool { return set.Contains(ip) }) {
-					held = append(held, fmt.Sprintf("container %s has %s", a.ContainerID, address))
-				}
+				return err == nil && slices.ContainsFunc(p.sets(), func(set pool.Set) bool { return set.Contains(ip) })
+			})
+			if i >= 0 {
+				held = append(held, fmt.Sprintf("container %s has %s", a.ContainerID, a.Addresses[i]))
 			}
 		}
 		if len(held) > 0 {
 			p.file.explained = true // no runtime should load the file
-			add(p.file.where(p.file.top.Get("name")), withAdvice(p.file.edit("write \"name\": %q", n.Name),
-				"If you want the name %s, delete the containers of network %s first.", p.file.name(), n.Name),
+			fix := withAdvice(p.file.edit("write \"name\": %q", n.Name), "If you want the name %s, delete the containers of network %s first.", p.file.name(), n.Name)
+			if slices.ContainsFunc(s.inventory.Attachments, func(a *node.Attachment) bool { return a.Network == p.file.name() }) {
+				fix = say("Delete the pods or containers of network %s, and let the runtime create them again.", n.Name) // otherwise, the other network would have none
+			}
+			add(p.file.where(p.file.top.Get("name")), fix,
 				"no file configures network %q, and new containers in network %q can get the addresses of its containers: %s",
 				n.Name, p.file.name(), strings.Join(held, "; "))
 		}

@@ -476,9 +476,10 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		for _, command := range commands {
 			n.sh(command)
 		}
-		n.requireFixed(n.find("forward-drop", where+" contains a rule that drops all packets of network \"pods\""), nil)
+		n.requireFixed(n.find("forward-drop", where+" contains a rule that drops all packets of network \"pods\": "), nil)
 	},
 		Entry("by its bridge", "table ip filter, chain FORWARD", "iptables -P FORWARD ACCEPT", "iptables -I FORWARD -i cni0 -j DROP"),
+		Entry("by its bridge, as destination", "table ip filter, chain FORWARD", "iptables -I FORWARD -o cni0 -j REJECT"),
 		Entry("by its subnet, in a chain to which another jumps", "table inet f, chain user",
 			"nft 'add table inet f; add chain inet f user; add chain inet f forw { type filter hook forward priority 0; }'",
 			"nft 'add rule inet f forw jump user; add rule inet f user ip saddr 10.0.0.0/8 counter log reject'"),
@@ -488,7 +489,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		for _, rule := range []string{
 			"-i cni0 -p tcp --dport 25 -j DROP", "-s 10.88.0.9 -j DROP", "-i cni0 -d 192.168.0.0/16 -j REJECT",
-			"-s 10.88.0.0/16 -o up0 -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP", "-i up0 -j DROP",
+			"-s 10.88.0.0/16 -o up0 -j DROP", "-o cni0 -d 10.88.0.7 -j DROP", "-i cni0 -m conntrack --ctstate INVALID -j DROP", "-i up0 -j DROP",
 		} {
 			n.sh("iptables -I FORWARD " + rule)
 			Expect(n.doctor().Findings).To(BeEmpty(), rule)
@@ -500,7 +501,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 
 	It("finds a chain that drops the frames of a bridge", func() {
 		n, _ := newUsedHost()
-		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }'")
+		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }; add rule bridge f forw iifname cni0 accept'")
 		finding := n.find("forward-drop", `table bridge f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireFixed(finding, func() { n.sh("nft delete table bridge f") })
 	})
@@ -567,9 +568,11 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, func() { n.change("10-pods.conflist", `"pods2"`, `"pods"`) })
 	})
 
-	It("ignores a chain that drops packets if one of its rules names the subnet or the bridge", func() {
+	It("ignores a chain that drops packets if one of its rules accepts those of the subnet or the bridge", func() {
 		n, _ := newUsedHost()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
+		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.200", "-j", "ACCEPT")
+		n.find("forward-drop", "FORWARD")
 		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty())
 		n.Must(GinkgoTB(), "iptables", "-F", "FORWARD")
