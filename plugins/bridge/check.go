@@ -111,12 +111,16 @@ func (a *attachment) findHost() (nl.Link, error) {
 	return a.host.Link(name)
 }
 
-// diffMaster returns an error if l is not a port of the bridge.
+// diffMaster returns an error if l is not a port of the bridge. REPAIR does not take it from another interface.
 func (a *attachment) diffMaster(l nl.Link) error {
 	if l.Master == a.bridge.Index {
 		return nil
 	}
-	return attach.LinkProblem(a.host, l, "master "+a.bridge.Name, "").Errorf("interface %s is not a port of bridge %s", l.Name, a.bridge.Name)
+	err := attach.LinkProblem(a.host, l, "master "+a.bridge.Name, "").Errorf("interface %s is not a port of bridge %s", l.Name, a.bridge.Name)
+	if l.Master != 0 {
+		return types.WithRepair(types.RepairNever, err)
+	}
+	return err
 }
 
 // diffPort compares the container's port.
