@@ -44,6 +44,7 @@ var _ = Describe("Chains", func() {
 			forward(nft.IPv6, "last", "f", nft.RuleDrop), chain(nft.IPv6, "last", "one"), chain(nft.IPv6, "last", "two"),
 			forward(nft.Inet, "conditional", "f", ""), chain(nft.Inet, "conditional", "back"),
 			in,
+			forward(nft.Bridge, "three", "frames", nft.PolicyDrop),
 		))
 	})
 })
