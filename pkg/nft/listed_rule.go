@@ -24,8 +24,9 @@ type ListedRule struct {
 	Target  string       // the name of the iptables target, such as ACCEPT, REJECT or MASQUERADE, if it is known
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
-	Iif     string       // the input interface that the rule matches or, in the family Bridge, the bridge; "" if it matches all
-	// Matches contains all conditions as iptables prints them, or only "-m NAME", "nfproto" or "?". A counter is no condition.
+	Iif     string       // the input interface that the rule matches, or "" if it matches all
+	// Matches contains all conditions as iptables prints them, "ibrname NAME" and "obrname NAME" for a bridge, or only "-m NAME",
+	// "nfproto" or "?". A counter is no condition.
 	Matches []string
 	Handle  uint64 // the number of the rule in its table
 
@@ -119,6 +120,8 @@ const (
 	loadedDaddr
 	loadedIifName
 	loadedOifName
+	loadedIbrName
+	loadedObrName
 	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
@@ -141,12 +144,10 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
-		in, out := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
-		if p.family == Bridge {
-			in, out = expr.MetaKeyBRIIIFNAME, expr.MetaKeyBRIOIFNAME
-		}
 		p.loaded = map[expr.MetaKey]loadedField{
-			in: loadedIifName, out: loadedOifName, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
+			expr.MetaKeyBRIIIFNAME: loadedIbrName, expr.MetaKeyBRIOIFNAME: loadedObrName,
+			expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
 		}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
@@ -212,6 +213,10 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 		p.add("-o " + name)
 	case p.loaded == loadedOifName:
 		p.add("! -o " + name)
+	case isEqual && p.loaded == loadedIbrName:
+		p.add("ibrname " + name)
+	case isEqual && p.loaded == loadedObrName:
+		p.add("obrname " + name)
 	case isEqual && p.loaded == loadedProtocol:
 		p.add("nfproto")
 	default:

@@ -391,7 +391,7 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
 			}
-			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSource(r) }
+			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, inputOption(chain.Table), r) }
 			if f.addDroppingRule(chain.Table, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
 				continue
 			}
@@ -487,7 +487,11 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 // addDroppingRule adds a finding if, of the rules that name the network as source or as destination, the first one drops packets
 // without another condition.
 func (f *file) addDroppingRule(t nft.Table, rules []nft.ListedRule, add addFunc) (found bool) {
-	for _, names := range []func(nft.ListedRule) bool{f.isSource, f.isDestination} {
+	isFrom := func(r nft.ListedRule) bool { return f.isSelected(r.Saddr, inputOption(t), r) }
+	isTo := func(r nft.ListedRule) bool {
+		return f.isSelected(r.Daddr, strings.Replace(inputOption(t), "i", "o", 1), r)
+	}
+	for _, names := range []func(nft.ListedRule) bool{isFrom, isTo} {
 		i := slices.IndexFunc(rules, names)
 		if i < 0 || !drops(rules[i]) || len(rules[i].Matches) > 1+strings.Count(strings.Join(rules[i].Matches, " "), "nfproto") {
 			continue
@@ -502,12 +506,16 @@ func (f *file) addDroppingRule(t nft.Table, rules []nft.ListedRule, add addFunc)
 
 func drops(r nft.ListedRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
 
-// isSource reports whether a rule selects packets from a whole subnet or from the bridge of the network.
-func (f *file) isSource(r nft.ListedRule) bool { return f.isSelected(r.Saddr, "-i ", r) }
+// inputOption returns how nft.ListedRule.Matches names the bridge of a packet from a container, in a chain of the table.
+func inputOption(t nft.Table) string {
+	if t.Family == nft.Bridge {
+		return "ibrname "
+	}
+	return "-i "
+}
 
-// isDestination reports whether a rule selects packets to a whole subnet or to the bridge of the network.
-func (f *file) isDestination(r nft.ListedRule) bool { return f.isSelected(r.Daddr, "-o ", r) }
-
+// isSelected reports whether a rule selects packets by this prefix, which may be zero, that contains a subnet of the network, or
+// by the network's bridge with the option.
 func (f *file) isSelected(p netip.Prefix, option string, r nft.ListedRule) bool {
 	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return contains(p, s) }) ||
 		slices.ContainsFunc(f.plugins, func(p plugin) bool { return slices.Contains(r.Matches, option+p.BridgeName()) })
