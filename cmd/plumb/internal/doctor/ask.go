@@ -186,7 +186,7 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 			if explaining != nil {
 				continue
 			}
-			found := damage{repair: d.RepairCommand(a.Network, k.Flags), kinds: kindsOf(d), text: text}
+			found := damage{repair: d.RepairCommand(a.Network, k.Flags), kinds: kindsOf(d), text: text, solutions: []plugins.Solution{d.Solution()}}
 			i := slices.IndexFunc(all, found.isLike)
 			if i < 0 {
 				i = len(all)
@@ -229,9 +229,10 @@ func kindsOf(d plugins.Damage) string {
 }
 
 // isLike reports whether the error is the same, or similar: of the same plugin, with problems of the same kinds, such as missing
-// objects with other addresses, which one plumb repair restores.
+// objects with other addresses, which one plumb repair or, without it, one other command fixes.
 func (d *damage) isLike(o *damage) bool {
-	return d.text == o.text || d.repair != "" && d.repair == o.repair && d.kinds == o.kinds
+	sameFix := d.repair != "" || d.solutions[0].Fix != "" && d.solutions[0] == o.solutions[0]
+	return d.text == o.text || d.repair == o.repair && d.kinds == o.kinds && sameFix
 }
 
 func (d *damage) add(a *node.Attachment, found plugins.Damage, text string) {

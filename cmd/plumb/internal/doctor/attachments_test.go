@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -426,6 +427,15 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(HaveLen(1))
 		Expect(finding.What).To(HaveSuffix("; similar errors for 1 more (--verbose)"))
 		Expect(finding.Details).To(ConsistOf(ContainSubstring("8080"), And(HavePrefix("container d2, interface eth0, "), ContainSubstring("8081"))))
+		n.requireFixed(finding, nil)
+	})
+
+	It("prints once the command that deletes a route that refuses the packets of several containers", func() {
+		n, _ := newCompleteHost()
+		n.add("d2")
+		n.sh("ip route add blackhole 10.88.0.0/25")
+		finding := n.find("check", "the host has the blackhole route 10.88.0.0/25, which refuses packets for 10.88.0.2; similar errors for 1 more")
+		Expect(finding.Solution).To(Equal(plugins.Solution{Fix: "ip route delete blackhole 10.88.0.0/25"}))
 		n.requireFixed(finding, nil)
 	})
 

@@ -65,6 +65,12 @@ func (d Damage) HasKind(kind string) bool {
 	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == kind })
 }
 
+// isTaken reports whether another container has what this one needs. An object of an administrator that is in the way, such as
+// a route that refuses packets, has a command that deletes it.
+func (d Damage) isTaken() bool {
+	return slices.ContainsFunc(Failure(d.Err).Problems, func(p types.Problem) bool { return p.Kind == types.ProblemConflict && p.Fix == "" })
+}
+
 // Solution returns how to fix the damage without plumb repair.
 func (d Damage) Solution() Solution {
 	commands := d.commands()
@@ -73,7 +79,7 @@ func (d Damage) Solution() Solution {
 		return d.silent
 	case d.lacksInterface():
 		return Solution{Advice: "Only ADD creates the interface of a container. Delete the pod or the container, and let the runtime create it again."}
-	case d.HasKind(types.ProblemConflict):
+	case d.isTaken():
 		return Solution{Advice: "Delete one of the two pods or containers. plumb repair takes nothing from another container."}
 	case commands != nil:
 		return Solution{Fix: strings.Join(commands, " && ")}
