@@ -22,12 +22,12 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 12560, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 12580, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 820},
 	"pkg/dhcp":                {lines: 1060},
 	"pkg/dhcpd":               {lines: 1780},
-	"pkg/hostfile":            {lines: 260},
+	"pkg/hostfile":            {lines: 280},
 	"pkg/invoke":              {lines: 580},
 	"pkg/ipam":                {lines: 340},
 	"pkg/iptables":            {lines: 920, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -40,8 +41,8 @@ wrong.`,
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "show whole container IDs, and each problem that a line sums up")
 	c.RunE = func(c *cobra.Command, files []string) error {
-		if len(files) > 0 && live != "" {
-			return usageError{errors.New("--live cannot be combined with FILE, because doctor then examines only the files")}
+		if err := checkFiles(files, live); err != nil {
+			return usageError{err}
 		}
 		o := doctor.Options{
 			Places: places.Places, Runtimes: places.runtimes, Problems: places.problems, Guessed: places.guessed, Files: files, Timeout: *timeout,
@@ -77,6 +78,17 @@ wrong.`,
 		return nil
 	}
 	return c
+}
+
+// checkFiles returns an error if the arguments FILE… are wrong.
+func checkFiles(files []string, live string) error {
+	if len(files) > 0 && live != "" {
+		return errors.New("--live cannot be combined with FILE, because doctor then examines only the files")
+	}
+	if i := slices.IndexFunc(files, isDirectory); i >= 0 {
+		return fmt.Errorf("%s is a directory; name the files in it, or use %s", files[i], types.Command("--conf-dir", files[i]))
+	}
+	return nil
 }
 
 func addTimeout(flags *pflag.FlagSet) *time.Duration {

@@ -21,7 +21,7 @@ import (
 const mustExist = "must-exist"
 
 // checkFlags returns an error if a flag has an empty value, an unknown format or a duration that is too short, or names
-// a directory that does not exist. An empty value usually comes from an unset variable in a script. The command would
+// a directory that does not exist, or a directory in place of a file. An empty value usually comes from an unset variable in a script. The command would
 // then act on more than intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
@@ -82,7 +82,16 @@ func flagProblem(f *pflag.Flag) error {
 	if i := slices.IndexFunc(values, isMissing); i >= 0 && f.Annotations[mustExist] != nil {
 		return fmt.Errorf("%s: there is no directory %s", name, values[i])
 	}
+	if i := slices.IndexFunc(values, isDirectory); i >= 0 && kindOf(f) == "file" {
+		return fmt.Errorf("%s: %s is a directory; give the name of a file", name, values[i])
+	}
 	return nil
+}
+
+// kindOf returns the word for the value of a flag in its usage, such as "file" or "directory".
+func kindOf(f *pflag.Flag) string {
+	kind, _ := pflag.UnquoteUsage(f)
+	return kind
 }
 
 // minEvery is the shortest time between two runs of plumb maintain, which calls a plugin for each attachment.

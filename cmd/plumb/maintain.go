@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,8 +61,6 @@ type maintainer struct {
 
 func (m *maintainer) run() (err error) {
 	switch {
-	case isDirectory(m.Metrics):
-		return usageError{fmt.Errorf("--metrics: %s is a directory; give the name of a file", m.Metrics)}
 	case m.live == "-":
 		return usageError{errors.New("--live: the list must be a file")}
 	case m.dryRun && (m.Every > 0 || m.Metrics != ""):

@@ -173,6 +173,9 @@ var _ = Describe("plumb maintain", func() {
 		for _, wrong := range [][]string{
 			{"--every must be at least 1s, got 1ns", "maintain", "--every", "1ns"},
 			{"--metrics: " + b.dir + " is a directory; give the name of a file", "maintain", "--metrics", b.dir},
+			{"--live: " + b.dir + " is a directory; give the name of a file", "gc", "--live", b.dir},
+			{"--conf: " + b.dir + " is a directory; give the name of a file", "install", "--to", b.dir, "--conf-dir", b.dir, "--conf", "x", "--conf", b.dir},
+			{b.dir + " is a directory; name the files in it, or use --conf-dir " + b.dir, "doctor", "/dev/null", b.dir},
 			{`unexpected argument "/run/cri.sock"; to name the socket of the runtime, write --cri=/run/cri.sock`, "maintain", "--cri", "/run/cri.sock"},
 			{`unexpected argument "/run/cri.sock"; to name the socket of the runtime, write --cri=/run/cri.sock`, "gc", "--cri", "/run/cri.sock"},
 		} {

@@ -71,11 +71,14 @@ func openAny(dir int, name string, flags int, mode uint32) (fd int, st unix.Stat
 	return fd, st, nil
 }
 
-// Read returns the content of the regular file at path. flags is 0 or O_NOFOLLOW. The error matches ErrNotRegular or
-// ErrTooLarge if the file is one of these.
+// Read returns the content of the regular file at path. flags is 0 or, for a file of plumb, O_NOFOLLOW. The error matches
+// ErrNotRegular or ErrTooLarge if the file is one of these.
 func Read(path string, flags int) ([]byte, error) {
 	fd, st, err := OpenAt(unix.AT_FDCWD, path, unix.O_RDONLY|flags, 0)
 	if err != nil {
+		if flags&unix.O_NOFOLLOW == 0 {
+			err = withoutAdvice(st, err)
+		}
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	if st.Size > MaxSize {
@@ -85,11 +88,23 @@ func Read(path string, flags int) ([]byte, error) {
 }
 
 // errNamed is ErrNotRegular without the advice to remove the file.
-type errNamed struct{}
+type errNamed string
 
-func (errNamed) Error() string { return "not a regular file" }
+func (e errNamed) Error() string { return string(e) }
 
 func (errNamed) Is(target error) bool { return target == ErrNotRegular }
+
+// withoutAdvice returns err without the advice to remove the file, because the administrator needs the directory or socket that
+// a configuration or an argument names by mistake.
+func withoutAdvice(st unix.Stat_t, err error) error {
+	switch {
+	case !errors.Is(err, ErrNotRegular):
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return errNamed("a directory, not a regular file")
+	}
+	return errNamed("not a regular file")
+}
 
 // ReadConfig returns the content of a file that an administrator names. The file may be a symbolic link, or a character
 // device, because /dev/null is a usual file without content. The error matches ErrTooLarge above limit.
@@ -98,11 +113,8 @@ func ReadConfig(path string, limit int64) ([]byte, error) {
 	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR {
 		err = errors.Join(unix.Close(fd), ErrNotRegular)
 	}
-	if errors.Is(err, ErrNotRegular) {
-		err = errNamed{} // the administrator needs the directory or socket that the configuration names by mistake
-	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: path, Err: withoutAdvice(st, err)}
 	}
 	return readAndClose(path, fd, limit)
 }
