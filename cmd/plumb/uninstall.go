@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/pkg/iptables"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
@@ -38,8 +40,8 @@ func newUninstall() *cobra.Command {
 		Example: "  plumb uninstall --to /opt/cni/bin --restore /opt/cni/before-plumb --dry-run",
 		Long: `uninstall restores the plugins and configurations of the backup, removes those that plumb install added, sets route_localnet
 of the interfaces to 0, and deletes plumb's nftables tables, and the rules of portmap in table raw of iptables. Without --to and
---restore, for example if a package installed plumb, it restores and removes no files. It does nothing if this host holds resources of containers: first delete all containers with the runtime,
-and then run plumb gc --no-live, which removes what they left.`,
+--restore, for example if a package installed plumb, it restores and removes no files. It does nothing if this host holds resources of containers other than
+elements of these tables: first delete all containers with the runtime, and then run plumb gc --no-live, which removes what they left.`,
 		Args: usage(cobra.NoArgs),
 	}
 	u.places = addPlaces(c)
@@ -58,8 +60,7 @@ and then run plumb gc --no-live, which removes what they left.`,
 		if err != nil {
 			return err
 		}
-		inv.WithoutLoopback()
-		if n := len(inv.Attachments); n > 0 && u.DryRun {
+		if n := countHeld(inv); n > 0 && u.DryRun {
 			printf(c.ErrOrStderr(), "uninstall does nothing while this host holds resources of %s; it would then do the following\n", count(n, "attachment"))
 		} else if n > 0 {
 			return fmt.Errorf("this host holds resources of %s; delete the containers with the runtime, and then run plumb gc --no-live", count(n, "attachment"))
@@ -67,6 +68,17 @@ and then run plumb gc --no-live, which removes what they left.`,
 		return u.run(untilSignal(c.Context()))
 	}
 	return c
+}
+
+// countHeld returns the number of attachments that uninstall must not touch. It omits those of dead containers of which only
+// elements of plumb's tables are left, because these go with the tables. The former plugins do not delete them, and therefore
+// plumb gc does not either after install --restore.
+func countHeld(inv *node.Inventory) int {
+	inv.WithoutLoopback()
+	return len(slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *node.Attachment) bool {
+		verdict, _ := inv.Judge(a, life.List{None: true})
+		return verdict == life.Dead && a.HasOnlyElements() && !inv.IsPartial()
+	}))
 }
 
 // do prints a step and, without --dry-run, does it.

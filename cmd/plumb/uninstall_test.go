@@ -10,6 +10,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
+	"github.com/plumb-cni/plumb/v2/test/cnitest"
+	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
 var _ = Describe("plumb uninstall", func() {
@@ -63,6 +65,22 @@ var _ = Describe("plumb uninstall", func() {
 		Expect(b.host.Must(GinkgoTB(), "iptables", "-t", "raw", "-S", "PREROUTING")).To(Equal("-P PREROUTING ACCEPT\n-A PREROUTING -d 127.9.0.0/16 -j DROP\n"))
 		Expect(b.host.Must(GinkgoTB(), "iptables-legacy", "-t", "raw", "-S", "PREROUTING")).To(Equal("-P PREROUTING ACCEPT\n"))
 	})
+})
+
+var _ = It("plumb uninstall deletes the elements of containers that the former plugins deleted, but keeps those of a live container", func() {
+	b := newTestbed()
+	list, dead, live := b.network("10-pods.conflist", chain), newContainer("c1", 8080), newContainer("c2")
+	b.add(list, dead)
+	b.add(list, live)
+	reference := cnitest.New(b.host, b.path("cache"), nstest.Reference(GinkgoTB()))
+	Expect(reference.DelNetworkList(GinkgoT().Context(), list, dead.RT)).To(Succeed())
+	Expect(b.plumb("list")).To(MatchRegexp(`pods +c1 +eth0 .* element`))
+	uninstall := append([]string{"uninstall"}, b.directories()...)
+	Expect(b.run("", uninstall...).Stderr).To(ContainSubstring("this host holds resources of 1 attachment; "), "of c2")
+	Expect(reference.DelNetworkList(GinkgoT().Context(), list, live.RT)).To(Succeed())
+	reply := b.run("", uninstall...)
+	Expect(reply.Exit).To(Equal(0), reply.Stderr)
+	Expect(b.host.Must(GinkgoTB(), "nft", "list", "tables")).NotTo(ContainSubstring("plumb"))
 })
 
 var _ = Describe("plumb report", func() {
