@@ -279,6 +279,16 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	return deleted, e.deleteUnusedChains(tx)
 }
 
+// DeleteUnusedChains adds to tx the deletion of the network's chains to which nothing jumps. Call it if Delete has found nothing of
+// an attachment whose ADD may have been killed between Ensure and the transaction that adds the elements.
+func (s *Store) DeleteUnusedChains(tx *nft.Tx) error {
+	chains, err := s.sharedChains(s.Owner.Network)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	return s.newEdit().deleteUnusedChains(tx, chains...)
+}
+
 // isOwn reports whether the comment names the owner.
 func (s *Store) isOwn(comment string) bool { return comment == nft.Owner(s.Owner) }
 

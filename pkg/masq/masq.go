@@ -70,7 +70,11 @@ func Restore(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 func Del(m Masq, ips []netip.Prefix, changes ...nft.Change) error {
 	return iptables.Delete(m.HostNS, "delete "+m.String(), []iptables.Cleanup{ownReference(m.Owner), ownCleanup(m.Owner, ips)},
 		append([]nft.Change{func(c *nft.Conn, tx *nft.Tx) error {
-			_, err := m.store(c, ips).Delete(tx)
+			s := m.store(c, ips)
+			deleted, err := s.Delete(tx)
+			if err == nil && len(deleted) == 0 && len(ips) == 0 { // an ADD that was killed returned no addresses
+				err = s.DeleteUnusedChains(tx)
+			}
 			return err
 		}}, changes...)...)
 }

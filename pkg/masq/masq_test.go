@@ -128,6 +128,13 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Del(m, nil)).To(Succeed(), "nothing is left to delete")
 		})
 
+		It("Del deletes the chain if the Add was killed before it added the elements", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			host.Must(GinkgoTB(), "nft", "flush map inet plumb masq4; flush map inet plumb masq6")
+			Expect(masq.Del(m, nil)).To(Succeed())
+			Expect(ruleset()).NotTo(ContainSubstring("masq/net1"))
+		})
+
 		It("Add creates the chain again that a concurrent Del deletes", func() {
 			var wg sync.WaitGroup
 			for i := range 4 {

@@ -25,8 +25,12 @@ func del(r *skel.Request) error {
 	var deleted []translation
 	cleanups := []iptables.Cleanup{p.ownReference(), ownCleanup(p.owner(), p.ips)}
 	err = iptables.Delete(r.HostNS, "delete "+p.String(), cleanups, func(c *nft.Conn, tx *nft.Tx) error {
-		elements, err := p.store(c, p.formerClaims()).Delete(tx)
+		s := p.store(c, p.formerClaims())
+		elements, err := s.Delete(tx)
 		deleted = translationsOf(elements)
+		if err == nil && len(elements) == 0 && len(s.Claims) > 0 {
+			err = s.DeleteUnusedChains(tx)
+		}
 		return err
 	})
 	return errors.Join(err, p.deleteFlows(deleted))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
@@ -500,6 +501,22 @@ var _ = Describe("portmap", Ordered, ContinueOnFailure, func() {
 		Entry(nil, `"snat":true,`),
 		Entry(nil, `"snat":true,"conditionsV4":["ip saddr != 198.18.0.2"],"conditionsV6":["iifname \"uplink0\""],`),
 	)
+
+	It("DEL deletes the chains of the network if the ADD was killed before it added the elements", func() {
+		conditions := `"conditionsV4":["ip saddr != 198.18.0.2"],`
+		b.OK("ADD", b.call("other", confFor(conditions+`"name":"net2",`, []string{addr4 + "/24"}, all[1])))
+		one := b.call("one", conf(conditions, all[0], all[3]))
+		b.OK("ADD", one)
+		for _, set := range tables.HostPortSets() {
+			b.Host.Must(GinkgoTB(), "nft", "flush", "map", "inet", "plumb", set.Name)
+		}
+		Expect(b.ruleset()).To(And(ContainSubstring("chain setmark/net1/"), ContainSubstring("chain conditions/net1/")))
+		one.Config, _, _ = strings.Cut(one.Config, `,"prevResult"`)
+		one.Config += "}"
+		b.OK("DEL", one)
+		Expect(b.ruleset()).NotTo(ContainSubstring("/net1/"))
+		Expect(b.ruleset()).To(And(ContainSubstring("chain setmark/net2/"), ContainSubstring("chain conditions/net2/")))
+	})
 
 	DescribeTable("GC deletes stale rules of its network only", func(backend string) {
 		add := func(id, ifName, network string, port int) nstest.Call {
