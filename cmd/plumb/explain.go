@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -35,10 +36,17 @@ from before a reboot.`,
 			inv.WithoutLoopback()
 		}
 		id := args[0]
+		addr, notAddr := netip.ParseAddr(id)
+		if notAddr == nil {
+			id = addr.String()
+		}
 		if i := slices.IndexFunc(inv.Attachments, func(a *node.Attachment) bool { return slices.Contains(a.Addresses, id) }); i >= 0 {
 			id = inv.Attachments[i].ContainerID
 		}
 		attachments, err := inv.Find(id, append(args, "")[1])
+		if err != nil && notAddr == nil && id == addr.String() {
+			err = fmt.Errorf("no container of this host has the address %s; plumb list shows all attachments", id)
+		}
 		if err != nil {
 			return usageError{err}
 		}

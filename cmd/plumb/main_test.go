@@ -17,7 +17,7 @@ var _ = Describe("plumb", func() {
 			0:         {{"list"}, {"metrics"}, {"gc", "--no-live"}, {"schema", "bridge"}},
 			exitFound: {{"doctor"}}, // the configuration directory is empty
 			exitUsage: {
-				{"list", "x"}, {"metrics", "x"}, {"gc"}, {"gc", "--dead", "x"}, {"doctor", "--timeout", "0"}, {"explain"}, {"explain", "x"},
+				{"list", "x"}, {"list", "--container", "x"}, {"metrics", "x"}, {"gc"}, {"gc", "--dead", "x"}, {"doctor", "--timeout", "0"}, {"explain"}, {"explain", "x"},
 				{"schema", "x"}, {"install"}, {"install", "--from", b.bin, "--to", none}, {"install", "--from", none, "--to", b.dir},
 				{"install", "--restore", none, "--to", b.dir}, {"trace", "--for", "0"}, {"x"},
 			},

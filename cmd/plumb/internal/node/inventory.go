@@ -320,7 +320,7 @@ func (a *Attachment) suspicion() string {
 }
 
 // Select keeps one network, and the attachments of containers whose ID begins with prefix. It keeps all networks if network
-// is empty. If the network does not exist, Select returns the error of Network.
+// is empty. If the network does not exist, Select returns the error of Network, and if no container matches, an error as Find.
 func (inv *Inventory) Select(network, prefix string) error {
 	if network != "" {
 		n, err := inv.Network(network)
@@ -332,7 +332,19 @@ func (inv *Inventory) Select(network, prefix string) error {
 	inv.Attachments = slices.DeleteFunc(inv.Attachments, func(a *Attachment) bool {
 		return network != "" && a.Network != network || !strings.HasPrefix(a.ContainerID, prefix)
 	})
+	where := "a network of this host"
+	if network != "" {
+		where = "network " + network
+	}
+	if prefix != "" && len(inv.Attachments) == 0 {
+		return noContainer(prefix, where)
+	}
 	return nil
+}
+
+// noContainer returns the error that no ID begins with prefix.
+func noContainer(prefix, where string) error {
+	return fmt.Errorf("no container whose ID begins with %q is attached to %s; a pod's ID is the ID of its sandbox; plumb list shows all attachments", prefix, where)
 }
 
 // Attachment returns the attachment with this ID, or nil.
@@ -422,7 +434,7 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	case len(found) == 0 && ifName != "":
 		return nil, fmt.Errorf("no container whose ID begins with %q has an interface %q in a network of this host; plumb list shows all attachments", prefix, ifName)
 	case len(found) == 0:
-		return nil, fmt.Errorf("no container whose ID begins with %q is attached to a network of this host; a pod's ID is the ID of its sandbox; plumb list shows all attachments", prefix)
+		return nil, noContainer(prefix, "a network of this host")
 	case len(ids) > 1:
 		return nil, fmt.Errorf("the IDs of %d containers begin with %q; give more of the ID", len(ids), prefix)
 	}
