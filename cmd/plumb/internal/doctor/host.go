@@ -392,7 +392,7 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 				continue
 			}
 			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, inputOption(chain.Table), r) }
-			if f.addDroppingRule(chain.Table, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
+			if f.addDroppingRule(chain, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
 				continue
 			}
 			if !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge {
@@ -485,8 +485,16 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 }
 
 // addDroppingRule adds a finding if, of the rules that name the network as source or as destination, the first one drops packets
-// without another condition.
-func (f *file) addDroppingRule(t nft.Table, rules []nft.ListedRule, add addFunc) (found bool) {
+// without another condition. It considers only rules that all packets of the chain reach, because a policy of isolation is a
+// jump with conditions to such a rule.
+func (f *file) addDroppingRule(c nft.ListedChain, rules []nft.ListedRule, add addFunc) (found bool) {
+	t, reached := c.Table, map[string]bool{c.Name: true}
+	for _, r := range rules {
+		if reached[r.Chain] && len(r.Matches) == 0 {
+			reached[r.Jump] = true
+		}
+	}
+	rules = slices.DeleteFunc(slices.Clone(rules), func(r nft.ListedRule) bool { return !reached[r.Chain] })
 	isFrom := func(r nft.ListedRule) bool { return f.isSelected(r.Saddr, inputOption(t), r) }
 	isTo := func(r nft.ListedRule) bool {
 		return f.isSelected(r.Daddr, strings.Replace(inputOption(t), "i", "o", 1), r)

@@ -495,6 +495,8 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 			Expect(n.doctor().Findings).To(BeEmpty(), rule)
 			n.sh("iptables -D FORWARD " + rule)
 		}
+		n.sh("iptables -N STAGE2 && iptables -A STAGE2 -o cni0 -j DROP && iptables -I FORWARD -i cni0 ! -o cni0 -j STAGE2")
+		Expect(n.doctor().Findings).To(BeEmpty(), "the isolation of the reference plugin firewall")
 		n.sh("iptables -A FORWARD -i cni0 -o up0 -j ACCEPT && iptables -A FORWARD -i cni0 -j DROP")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
