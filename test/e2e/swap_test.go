@@ -318,7 +318,7 @@ var _ = Describe("on a host whose plugins are replaced", func() {
 
 		old := s.addContainer("old")
 		installed := s.install("--to", bin, "--from", plumb.directory(), "--backup", backup)
-		Expect(installed).To(ContainSubstring("bridge             replaced"))
+		Expect(installed).To(MatchRegexp("bridge +replaced"))
 		Expect(s.Check(old)).To(Succeed())
 		added := s.addContainer("new")
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
