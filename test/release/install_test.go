@@ -135,7 +135,7 @@ func TestInstallAndRestore(t *testing.T) {
 	before := nstest.SnapshotDir(t, dir)
 
 	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup)
-	for _, want := range []string{"bridge             replaced", "loopback           replaced", "ptp                added", "--restore " + backup} {
+	for _, want := range []string{"bridge                   replaced", "loopback                 replaced", "ptp                      added", "--restore " + backup} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the output does not contain %q: %s", want, output)
 		}
@@ -461,7 +461,7 @@ func TestInstallOnAFullDisk(t *testing.T) {
 	writeConf(t, conf, "bridge")
 	args := []string{"--to", dir, "--from", from, "--conf-dir", confDir, "--conf", conf}
 	out, err := install(t, args...)
-	if err == nil || !strings.Contains(out, "no space left") || !strings.Contains(out, "bridge             added") {
+	if err == nil || !strings.Contains(out, "no space left") || !strings.Contains(out, "bridge                   added") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if content, err := os.ReadFile(filepath.Join(dir, "ptp")); err != nil || string(content) != "old" {
@@ -526,7 +526,7 @@ func TestInstallAtTheSameTime(t *testing.T) {
 		}
 	}
 	nstest.Must(t, directory.Close())
-	if output := <-ended; !strings.Contains(output, "bridge             added") {
+	if output := <-ended; !strings.Contains(output, "bridge                   added") {
 		t.Error(output)
 	}
 }
