@@ -154,7 +154,7 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 
 	output = mustInstall(t, "--to", dir, "--restore", backup)
-	if !strings.Contains(output, "ptp                stays") {
+	if !strings.Contains(output, "ptp                      stays") {
 		t.Errorf("the output does not say that ptp stays: %s", output)
 	}
 	if err := os.Remove(filepath.Join(dir, "ptp")); err != nil {
@@ -177,7 +177,7 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 		t.Errorf("want no command to restore files, because all were added, got %s", output)
 	}
 	output = mustInstall(t, "--to", dir, "--restore", backup)
-	if !strings.Contains(output, "ptp                stays") || !strings.Contains(output, "restored in "+dir+": 0") {
+	if !strings.Contains(output, "ptp                      stays") || !strings.Contains(output, "restored in "+dir+": 0") {
 		t.Errorf("the output does not say that nothing is restored and that ptp stays: %s", output)
 	}
 	_, command, _ := strings.Cut(output, "remove them later: ")
