@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +31,11 @@ func TestMain(m *testing.M) {
 	}
 	if name == conformance || name == lab.Sandboxed || name == "plumb-inject" {
 		main()
+	}
+	flag.Parse()
+	// The cases wait more than they compute: for what is left, for processes that were killed, and for the kernel.
+	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

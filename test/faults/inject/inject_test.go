@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	_ "github.com/plumb-cni/plumb/v2/test/nstest/sandbox" // a filter needs root of a user namespace
 )
 
 func TestMain(m *testing.M) {
