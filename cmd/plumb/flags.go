@@ -21,8 +21,8 @@ import (
 const mustExist = "must-exist"
 
 // checkFlags returns an error if a flag has an empty value, an unknown format or a duration that is too short, or names
-// a directory that does not exist, or a directory in place of a file. An empty value usually comes from an unset variable in a script. The command would
-// then act on more than intended, for example on all networks.
+// a directory that does not exist, or a directory in place of a file. An empty value usually comes from an unset variable in
+// a script. The command would then act on more than intended, for example on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
 	var problems []error
 	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })

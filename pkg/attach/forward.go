@@ -17,7 +17,7 @@ func EnsureForwarding(host *nl.Conn, dev nl.Link, ips []types.IP) error {
 	if slices.ContainsFunc(ips, is6) {
 		links, err := linksToRouters(host)
 		if err != nil {
-			return explainNoIPv6(err)
+			return err
 		}
 		for _, l := range links {
 			if err := sysctl.Set(host.NS(), AcceptRouters(l.Name)); err != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 	"github.com/plumb-cni/plumb/v2/pkg/undo"
@@ -121,18 +123,21 @@ type RefusingRule struct {
 	Priority    int
 }
 
-// Option returns the option of the program ip for the IP version of the rule.
-func (r RefusingRule) Option() string { return map[bool]string{false: "-4", true: "-6"}[r.IPv6] }
-
-// Selector returns what the rule selects, as words of the program ip.
-func (r RefusingRule) Selector() []string {
+// String returns what the rule selects, for example "from 10.88.0.0/16".
+func (r RefusingRule) String() string {
 	switch {
 	case r.Source.IsValid():
-		return []string{"from", r.Source.String()}
+		return "from " + r.Source.String()
 	case r.Destination.IsValid():
-		return []string{"to", r.Destination.String()}
+		return "to " + r.Destination.String()
 	}
-	return []string{"iif", r.Interface}
+	return "iif " + r.Interface
+}
+
+// Delete returns the words of the command that deletes the rule.
+func (r RefusingRule) Delete() []string {
+	words := []string{"ip", map[bool]string{false: "-4", true: "-6"}[r.IPv6], "rule", "delete", "priority", strconv.Itoa(r.Priority)}
+	return append(words, strings.Fields(r.String())...)
 }
 
 // RefusingRules returns the rules of both families that refuse packets by their source, destination or interface alone. Package
@@ -143,14 +148,16 @@ func (c *Conn) RefusingRules() ([]RefusingRule, error) {
 	var rules []RefusingRule
 	for _, r := range list {
 		found := RefusingRule{Source: prefix(r.Src), Destination: prefix(r.Dst), Interface: r.IifName, IPv6: r.Family == unix.AF_INET6, Priority: r.Priority}
-		selectors := 0
-		for _, isSet := range []bool{r.Src != nil, r.Dst != nil, r.IifName != ""} {
-			if isSet {
-				selectors++
-			}
+		switch { // selectsMore ignores the source
+		case r.Src != nil:
+		case r.Dst != nil:
+			r.Dst = nil
+		case r.IifName != "":
+			r.IifName = ""
+		default:
+			continue
 		}
-		r.Dst, r.IifName = nil, ""
-		if r.Table == 0 && selectors == 1 && !selectsMore(r) {
+		if r.Table == 0 && !selectsMore(r) {
 			rules = append(rules, found)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/v2/test/nstest"
-	"github.com/plumb-cni/plumb/v2/test/nstest/sandbox"
 )
 
 const (
@@ -34,12 +33,8 @@ func TestBigEndian(t *testing.T) {
 	if runtime.GOARCH == arch {
 		t.Skip("this processor is big-endian")
 	}
-	if testing.Short() && !sandbox.IsRootOfHost() { // an ordinary user's go test ./...
-		const skipped = "compiles most packages for another processor, which takes minutes"
-		if err := sandbox.Record("lacks", t.Name()+": "+skipped); err != nil {
-			t.Error(err)
-		}
-		t.Skip(skipped)
+	if testing.Short() { // an ordinary user's go test ./...
+		nstest.RequireRoot(t, "because it compiles most packages for another processor, which takes minutes")
 	}
 	if _, err := exec.LookPath(emulator); err != nil {
 		t.Skipf("%v; install qemu-user-static", err)

@@ -186,33 +186,30 @@ func (k asker) findDamaged(attachments []*node.Attachment, files []*file, losses
 			if explaining != nil {
 				continue
 			}
-			found := damage{repair: d.RepairCommand(a.Network, k.Flags), kinds: kindsOf(d), text: text, solutions: []plugins.Solution{d.Solution()}}
-			i := slices.IndexFunc(all, found.isLike)
-			if i < 0 {
-				i = len(all)
-				all = append(all, &found)
+			found := &damage{
+				repair: d.RepairCommand(a.Network, k.Flags), kinds: kindsOf(d), solutions: []plugins.Solution{d.Solution()},
+				containers: []string{fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName)}, texts: []string{text},
 			}
-			all[i].add(a, d, text)
+			if i := slices.IndexFunc(all, found.isLike); i >= 0 {
+				all[i].merge(found)
+			} else {
+				all = append(all, found)
+			}
 		}
 	}
 	for _, l := range losses {
 		l.addTo(k.report, k.Flags)
 	}
 	for _, d := range all {
-		if d.details == nil {
-			add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.text)
-			continue
-		}
-		add(onHost, d.solution(), "%s, %s; similar errors for %d more (--verbose)", d.containers[0], d.text, len(d.containers)-1).Details = d.details
+		d.addTo(add)
 	}
 }
 
 // A damage is the same error of CHECK, or similar ones, for one or more containers.
 type damage struct {
-	text       string // the first error
 	kinds      string // see kindsOf
 	containers []string
-	details    []string           // each container with its error, or nil if all errors are the same
+	texts      []string           // the error for each container
 	solutions  []plugins.Solution // without REPAIR
 	repair     string             // the command that calls REPAIR, or "" if it does not help
 }
@@ -232,21 +229,25 @@ func kindsOf(d plugins.Damage) string {
 // objects with other addresses, which one plumb repair or, without it, one other command fixes.
 func (d *damage) isLike(o *damage) bool {
 	sameFix := d.repair != "" || d.solutions[0].Fix != "" && d.solutions[0] == o.solutions[0]
-	return d.text == o.text || d.repair == o.repair && d.kinds == o.kinds && sameFix
+	return d.texts[0] == o.texts[0] || d.repair == o.repair && d.kinds == o.kinds && sameFix
 }
 
-func (d *damage) add(a *node.Attachment, found plugins.Damage, text string) {
-	container := fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName)
-	if text != d.text && d.details == nil {
-		for _, earlier := range d.containers {
-			d.details = append(d.details, earlier+", "+d.text)
-		}
+func (d *damage) merge(o *damage) {
+	d.containers, d.texts = append(d.containers, o.containers...), append(d.texts, o.texts...)
+	if !slices.Contains(d.solutions, o.solutions[0]) {
+		d.solutions = append(d.solutions, o.solutions[0])
 	}
-	if d.containers = append(d.containers, container); d.details != nil {
-		d.details = append(d.details, container+", "+text)
+}
+
+// addTo adds the finding for the damage. If the errors differ, it shows the first one, and all in Details.
+func (d *damage) addTo(add addFunc) {
+	if len(slices.Compact(slices.Clone(d.texts))) == 1 {
+		add(onHost, d.solution(), "%s, %s", strings.Join(d.containers, "; "), d.texts[0])
+		return
 	}
-	if s := found.Solution(); !slices.Contains(d.solutions, s) {
-		d.solutions = append(d.solutions, s)
+	f := add(onHost, d.solution(), "%s, %s; similar errors for %d more (--verbose)", d.containers[0], d.texts[0], len(d.containers)-1)
+	for i, container := range d.containers {
+		f.Details = append(f.Details, container+", "+d.texts[i])
 	}
 }
 

@@ -125,8 +125,7 @@ func (h host) findRoutes(files []*file, add addFunc) {
 		h.report.failed("routes of "+l.Name, types.IgnoreNotExist(err))
 		for _, r := range routes {
 			for _, p := range pluginsOf(usable(files)) {
-				into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
-				i := slices.IndexFunc(p.subnets(), into)
+				i := slices.IndexFunc(p.subnets(), func(s netip.Prefix) bool { return contains(s, r.Dst) })
 				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
 					continue
 				}
@@ -157,8 +156,7 @@ func (h host) findRefusals(files []*file, add addFunc) {
 				continue
 			}
 			p.file.explained = true // CHECK reports what the host cannot reach
-			add(onHost, run(append([]string{"ip", r.Option(), "rule", "delete", "priority", fmt.Sprint(r.Priority)}, r.Selector()...)...),
-				"the policy rule \"%s\" (priority %d) refuses the packets of containers of network %q", strings.Join(r.Selector(), " "), r.Priority, p.file.name())
+			add(onHost, run(r.Delete()...), "the policy rule \"%s\" (priority %d) refuses the packets of containers of network %q", r, r.Priority, p.file.name())
 		}
 	}
 }
@@ -391,7 +389,8 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
 			}
-			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, inputOption(chain.Table), r) }
+			input, _ := bridgeOptions(chain.Table)
+			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, input, r) }
 			if f.addDroppingRule(chain, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
 				continue
 			}
@@ -495,13 +494,12 @@ func (f *file) addDroppingRule(c nft.ListedChain, rules []nft.ListedRule, add ad
 		}
 	}
 	rules = slices.DeleteFunc(slices.Clone(rules), func(r nft.ListedRule) bool { return !reached[r.Chain] })
-	isFrom := func(r nft.ListedRule) bool { return f.isSelected(r.Saddr, inputOption(t), r) }
-	isTo := func(r nft.ListedRule) bool {
-		return f.isSelected(r.Daddr, strings.Replace(inputOption(t), "i", "o", 1), r)
-	}
+	input, output := bridgeOptions(t)
+	isFrom := func(r nft.ListedRule) bool { return f.isSelected(r.Saddr, input, r) }
+	isTo := func(r nft.ListedRule) bool { return f.isSelected(r.Daddr, output, r) }
 	for _, names := range []func(nft.ListedRule) bool{isFrom, isTo} {
 		i := slices.IndexFunc(rules, names)
-		if i < 0 || !drops(rules[i]) || len(rules[i].Matches) > 1+strings.Count(strings.Join(rules[i].Matches, " "), "nfproto") {
+		if i < 0 || !drops(rules[i]) || len(slices.DeleteFunc(slices.Clone(rules[i].Matches), func(m string) bool { return m == "nfproto" })) > 1 {
 			continue
 		}
 		found = true
@@ -514,12 +512,12 @@ func (f *file) addDroppingRule(c nft.ListedChain, rules []nft.ListedRule, add ad
 
 func drops(r nft.ListedRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
 
-// inputOption returns how nft.ListedRule.Matches names the bridge of a packet from a container, in a chain of the table.
-func inputOption(t nft.Table) string {
+// bridgeOptions returns how nft.ListedRule.Matches names the bridge of packets from and to containers, in chains of the table.
+func bridgeOptions(t nft.Table) (input, output string) {
 	if t.Family == nft.Bridge {
-		return "ibrname "
+		return "ibrname ", "obrname "
 	}
-	return "-i "
+	return "-i ", "-o "
 }
 
 // isSelected reports whether a rule selects packets by this prefix, which may be zero, that contains a subnet of the network, or

@@ -2,11 +2,11 @@ package doctor
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
@@ -95,10 +95,8 @@ const loopback = "loopback"
 
 // lacksLoopback reports whether containerd can attach no containers and the plugin loopback is missing.
 func lacksLoopback(r runtimes.Runtime) bool {
-	return r.Name == "containerd" && r.NotReady != "" && !slices.ContainsFunc(r.PluginDirs, func(dir string) bool {
-		_, err := os.Stat(filepath.Join(dir, loopback))
-		return err == nil
-	})
+	_, err := invoke.FindInPath(loopback, r.PluginDirs)
+	return r.Name == "containerd" && r.NotReady != "" && err != nil
 }
 
 // isPlumbs reports whether the plugins with these names in the directory are plumb's.
