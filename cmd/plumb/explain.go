@@ -35,18 +35,7 @@ from before a reboot.`,
 		if len(args) == 1 {
 			inv.WithoutLoopback()
 		}
-		id := args[0]
-		addr, notAddr := netip.ParseAddr(id)
-		if notAddr == nil {
-			id = addr.String()
-		}
-		if i := slices.IndexFunc(inv.Attachments, func(a *node.Attachment) bool { return slices.Contains(a.Addresses, id) }); i >= 0 {
-			id = inv.Attachments[i].ContainerID
-		}
-		attachments, err := inv.Find(id, append(args, "")[1])
-		if err != nil && notAddr == nil && id == addr.String() {
-			err = fmt.Errorf("no container of this host has the address %s; plumb list shows all attachments", id)
-		}
+		attachments, err := findAttachments(inv, args[0], append(args, "")[1])
 		if err != nil {
 			return usageError{err}
 		}
@@ -73,6 +62,22 @@ from before a reboot.`,
 		return completeAttachment(c.Context(), places, args, prefix), cobra.ShellCompDirectiveNoFileComp
 	}
 	return c
+}
+
+// findAttachments returns the attachments that have the address id, or of the container whose ID begins with id. If ifName is not
+// empty, it returns only those with this interface name.
+func findAttachments(inv *node.Inventory, id, ifName string) ([]*node.Attachment, error) {
+	addr, notAddr := netip.ParseAddr(id)
+	if notAddr != nil {
+		return inv.Find(id, ifName)
+	}
+	found := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *node.Attachment) bool {
+		return !slices.Contains(a.Addresses, addr.String()) || ifName != "" && a.IfName != ifName
+	})
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no container of this host has the address %s; plumb list shows all attachments", addr)
+	}
+	return found, nil
 }
 
 // completeAttachment completes the container ID or, if args contains one, the interface name.

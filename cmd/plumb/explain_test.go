@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"regexp"
 	"strings"
 
@@ -152,6 +153,15 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		b.add(list, newContainer("c1"))
 		b.add(list, newContainer("c10"))
 		Expect(b.plumb("explain", "c1")).To(ContainSubstring("container c1, "))
+	})
+
+	It("shows all containers with the address", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newContainer("c1"))
+		Expect(os.RemoveAll(b.path("leases/pods"))).To(Succeed())
+		b.add(list, newContainer("c2"))
+		Expect(b.plumb("explain", "10.1.2.2", "eth0")).To(And(ContainSubstring("container c1, "), ContainSubstring("container c2, ")))
 	})
 
 	It("prints the command that lists the iptables rules", func() {

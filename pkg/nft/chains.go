@@ -15,9 +15,14 @@ import (
 type ListedChain struct {
 	Table    Table
 	Name     string
-	Forwards bool // whether the chain is a base chain at the hook Forward
+	At       *HookPoint // the hook of a base chain, or nil
 	Drop     DropReason
 	Discards bool // whether the chain is a base chain at any hook whose policy is drop
+}
+
+// IsAt reports whether the chain is a base chain at one of the hooks.
+func (c ListedChain) IsAt(hooks ...HookPoint) bool {
+	return c.At != nil && slices.Contains(hooks, *c.At)
 }
 
 // A DropReason says how a chain at the hook Forward drops all packets that it does not accept. It is empty if the chain does not.
@@ -40,7 +45,7 @@ func (c *Conn) AllChains() ([]ListedChain, error) {
 	return list(c, "list chains", func() ([]ListedChain, error) {
 		chains, err := c.listChains(Table{})
 		for i, ch := range chains {
-			if err != nil || !ch.Forwards || ch.Drop != "" {
+			if err != nil || !ch.IsAt(Forward) || ch.Drop != "" {
 				continue
 			}
 			var drops bool
@@ -90,9 +95,9 @@ func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 		if table != t && (t != Table{} || !slices.Contains([]Family{Inet, IPv4, IPv6, Bridge}, table.Family)) {
 			continue
 		}
-		listed := ListedChain{Table: table, Name: ch.Name, Forwards: ch.Hooknum != nil && HookPoint(*ch.Hooknum) == Forward}
+		listed := ListedChain{Table: table, Name: ch.Name, At: (*HookPoint)(ch.Hooknum)}
 		listed.Discards = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
-		if listed.Forwards && listed.Discards {
+		if listed.IsAt(Forward) && listed.Discards {
 			listed.Drop = PolicyDrop
 		}
 		chains = append(chains, listed)

@@ -30,11 +30,13 @@ var _ = Describe("Chains", func() {
 		}
 		forward := func(f nft.Family, table, name string, drop nft.DropReason) nft.ListedChain {
 			ch := chain(f, table, name)
-			ch.Forwards, ch.Drop, ch.Discards = true, drop, drop == nft.PolicyDrop
+			at := nft.Forward
+			ch.At, ch.Drop, ch.Discards = &at, drop, drop == nft.PolicyDrop
 			return ch
 		}
 		in := chain(nft.IPv6, "two", "in")
-		in.Discards = true
+		input := nft.Input
+		in.At, in.Discards = &input, true
 		Expect(c.AllChains()).To(ConsistOf(
 			forward(nft.Inet, "one", "drops", nft.PolicyDrop),
 			forward(nft.IPv4, "filter", "FORWARD", ""),

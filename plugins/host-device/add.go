@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -122,6 +123,9 @@ func (h machine) findAvailable(r *skel.Request, host *nl.Conn, conf *config, sta
 	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
 	if i >= 0 && errors.Is(err, fs.ErrNotExist) {
 		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if the attachment %[2]s no longer exists, GC releases the device", conf.selector, states[i].Attachment, err)
+	}
+	if errors.Is(err, fs.ErrNotExist) && conf.selector.by == byName {
+		err = fmt.Errorf("device: %w; set the key \"device\" to an interface of the host (ip link)", err)
 	}
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)

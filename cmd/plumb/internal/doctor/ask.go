@@ -126,6 +126,9 @@ func (k asker) solve(p plugin, err error) (where string, s plugins.Solution) {
 	if slices.Contains(ofConfiguration, failure.Code) {
 		return p.file.path, p.file.edit("correct the configuration of %s", p.Type)
 	}
+	if i := slices.IndexFunc(failure.Problems, func(p types.Problem) bool { return p.Fix != "" }); i >= 0 {
+		return p.file.path, plugins.Solution{Fix: failure.Problems[i].Fix}
+	}
 	return p.file.path, p.seePage()
 }
 

@@ -271,8 +271,21 @@ var _ = Describe("plumb doctor on configurations", func() {
 			},
 			what: "network pods, range 10.88.0.1-10.88.0.6: all 5 addresses are in use, so that ADD fails",
 			byHand: func(n *testHost) {
-				n.change("10-pods.conflist", "10.88.0.0/29", "10.88.0.0/28")
+				Expect(n.find("pool", "").Edit).To(HaveSuffix(`: write "subnet": "10.88.0.0/28" in place of "subnet": "10.88.0.0/29", and add "forceAddress": true to bridge`))
+				n.change("10-pods.conflist", `"subnet": "10.88.0.0/29"`, `"subnet": "10.88.0.0/28"`)
 				n.change("10-pods.conflist", `"bridge",`, `"bridge", "forceAddress": true,`)
+			},
+		}),
+		Entry("a full pool beside a subnet of another network", "pool", mistake{
+			create: func(n *testHost) {
+				n.change("10-pods.conflist", "10.88.0.0/16", "10.88.0.0/29")
+				n.write("20-b.conflist", `{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.8/29"}}]}`)
+				n.reserve(2, 6)
+			},
+			what: "all 5 addresses are in use, so that ADD fails",
+			byHand: func(n *testHost) {
+				Expect(n.find("pool", "").Advice).To(HavePrefix(`Enlarge "subnet"`))
+				n.sh("rm " + n.pools() + "/pods/10.88.0.[2-4]")
 			},
 		}),
 		Entry("a pool that is nearly full", "pool", mistake{

@@ -206,7 +206,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"runtime-network", held.findRuntimeNetworks}, {"bridge-netfilter", h.findBridgeNetfilter},
 		{"orphan", held.findOrphans}, {"irregular-file", held.findIrregular},
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
-		{"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
+		{"datastore", func(files []*file, add addFunc) { a.findDatastores(held, files, add) }}, {"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", func(files []*file, add addFunc) { h.findForwardDrop(held, files, add) }},
 		{"router-advertisements", h.findIgnoredRouters}, {"networkd", h.findNetworkd},
 		{"masq-exemption", h.findExemptions},

@@ -159,6 +159,25 @@ func (h host) findRefusals(files []*file, add addFunc) {
 			add(onHost, run(r.Delete()...), "the policy rule \"%s\" (priority %d) refuses the packets of containers of network %q", r, r.Priority, p.file.name())
 		}
 	}
+	h.findRefusedDefaults(files, add)
+}
+
+// findRefusedDefaults finds default routes that refuse packets from containers of bridge, but not those of the host, because a
+// policy rule selects their table.
+func (h host) findRefusedDefaults(files []*file, add addFunc) {
+	for _, p := range pluginsOf(usable(files)) {
+		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() && l.Up })
+		for _, set := range p.sets() {
+			if i < 0 || !p.isRouted() || p.VLAN != 0 {
+				break
+			}
+			r, err := h.conn.DefaultRefusal(h.links[i], set.Ranges[0].Last)
+			h.report.failed("route of packets from "+p.BridgeName(), err)
+			if r != nil && r.Table != nl.MainTable {
+				add(onHost, run(r.Delete()...), "the %s refuses the packets of containers of network %q", r, p.file.name())
+			}
+		}
+	}
 }
 
 // forwardsTo reports whether a link forwards packets to containers of the network. This is the case for host ends, the
@@ -359,52 +378,6 @@ func findIPv6(files []*file, add addFunc) {
 	}
 }
 
-// chains returns the chains of all tables of nftables, and a connection for their rules. There are none if the kernel lacks
-// nftables.
-func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
-	c, err := nft.Open(h.ns)
-	if err == nil {
-		all, err = c.AllChains()
-	}
-	if !errors.Is(err, nft.ErrUnavailable) {
-		h.report.failed("nftables", err)
-	}
-	return c, all
-}
-
-// findForwardDrop finds chains of other programs that drop all forwarded packets of a network by a rule that names only it, or
-// all packets that they do not accept, by their policy or a rule without conditions. It reports the latter for each network:
-//   - to which the host routes,
-//   - whose list does not contain the plugin firewall, or did not when one of its containers was attached, and
-//   - whose packets no rule of the chain, or of a chain to which it jumps, may accept.
-func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
-	c, chains := h.chains()
-	for _, chain := range chains {
-		if !chain.Forwards || chain.Table.Name == "plumb" {
-			continue
-		}
-		rules, err := rulesFrom(c, chain)
-		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
-		for _, f := range usable(files) {
-			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
-				continue
-			}
-			input, _ := bridgeOptions(chain.Table)
-			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, input, r) }
-			if f.addDroppingRule(chain, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
-				continue
-			}
-			if !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge {
-				f.addDrop(chain, add)
-			} else if old := s.addedWithout(f.name(), "firewall"); len(old) > 0 {
-				add(onHost, say("Delete these pods or containers, and let the runtime create them again: %s.", strings.Join(old, ", ")),
-					"table %s, chain %s drops packets of containers of network %q that were attached before its list contained the plugin firewall",
-					chain.Table, chain.Name, f.name())
-			}
-		}
-	}
-}
-
 // findForeignRules finds rules in plumb's tables that plumb did not add, because packets pass them before or after plumb's rules.
 // A chain that contains only such rules, or that has none and drops packets by its policy, is not plumb's.
 func (h host) findForeignRules(_ []*file, add addFunc) {
@@ -436,96 +409,3 @@ func (h host) findForeignRules(_ []*file, add addFunc) {
 		}
 	}
 }
-
-// rulesFrom returns the rules of a chain and of all chains to which its rules jump.
-func rulesFrom(c *nft.Conn, chain nft.ListedChain) (all []nft.ListedRule, err error) {
-	names := []string{chain.Name}
-	for i := 0; i < len(names); i++ {
-		rules, err := c.Rules(chain.Table, names[i])
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			if all = append(all, r); r.Jump != "" && !slices.Contains(names, r.Jump) {
-				names = append(names, r.Jump)
-			}
-		}
-	}
-	return all, nil
-}
-
-// sees reports whether chains of the family process packets of the network. It is true if no subnet of the network is
-// known.
-func (f *file) sees(family nft.Family) bool {
-	subnets := f.subnets()
-	same := func(s netip.Prefix) bool { return nft.FamilyOf(s.Addr()) == family }
-	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same) ||
-		family == nft.Bridge && slices.Contains(f.types(), "bridge")
-}
-
-// addDrop adds the finding for a chain that drops the packets of a network. The plugin firewall can accept packets only in
-// the chain FORWARD of iptables.
-func (f *file) addDrop(c nft.ListedChain, add addFunc) {
-	where, lacks, fix := onHost, "", say("Let the program that owns the chain accept packets from the subnet or the bridge, "+
-		"and packets to it with ct state established,related or, for host ports, ct status dnat.")
-	if c.Table.Family == nft.Bridge {
-		fix = say("Let the program that owns the chain accept all frames between ports of the bridge, including ARP and IPv6 neighbor discovery.")
-	}
-	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
-		where, lacks = f.path, ", whose list does not contain the plugin firewall"
-		fix = withAdvice(f.edit(`add {"type": "firewall"} to plugins, after the plugin that creates the interface`), replaceContainers)
-	}
-	drop := "its policy is drop"
-	if c.Drop == nft.RuleDrop {
-		drop = "its last rule drops all packets"
-	}
-	add(where, fix, "table %s, chain %s: %s, and no rule of it names the subnet or the bridge of network %q%s",
-		c.Table, c.Name, drop, f.name(), lacks)
-}
-
-// addDroppingRule adds a finding if, of the rules that name the network as source or as destination, the first one drops packets
-// without another condition. It considers only rules that all packets of the chain reach, because a policy of isolation is a
-// jump with conditions to such a rule.
-func (f *file) addDroppingRule(c nft.ListedChain, rules []nft.ListedRule, add addFunc) (found bool) {
-	t, reached := c.Table, map[string]bool{c.Name: true}
-	for _, r := range rules {
-		if reached[r.Chain] && len(r.Matches) == 0 {
-			reached[r.Jump] = true
-		}
-	}
-	rules = slices.DeleteFunc(slices.Clone(rules), func(r nft.ListedRule) bool { return !reached[r.Chain] })
-	input, output := bridgeOptions(t)
-	isFrom := func(r nft.ListedRule) bool { return f.isSelected(r.Saddr, input, r) }
-	isTo := func(r nft.ListedRule) bool { return f.isSelected(r.Daddr, output, r) }
-	for _, names := range []func(nft.ListedRule) bool{isFrom, isTo} {
-		i := slices.IndexFunc(rules, names)
-		if i < 0 || !drops(rules[i]) || len(slices.DeleteFunc(slices.Clone(rules[i].Matches), func(m string) bool { return m == "nfproto" })) > 1 {
-			continue
-		}
-		found = true
-		add(onHost, withAdvice(run("nft", "delete", "rule", t.Family.String(), t.Name, rules[i].Chain, "handle", fmt.Sprint(rules[i].Handle)),
-			"If a program added the rule, it may add it again."),
-			"table %s, chain %s contains a rule that drops all packets of network %q: %s", t, rules[i].Chain, f.name(), strings.Join(rules[i].Matches, " "))
-	}
-	return found
-}
-
-func drops(r nft.ListedRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
-
-// bridgeOptions returns how nft.ListedRule.Matches names the bridge of packets from and to containers, in chains of the table.
-func bridgeOptions(t nft.Table) (input, output string) {
-	if t.Family == nft.Bridge {
-		return "ibrname ", "obrname "
-	}
-	return "-i ", "-o "
-}
-
-// isSelected reports whether a rule selects packets by this prefix, which may be zero, that contains a subnet of the network, or
-// by the network's bridge with the option.
-func (f *file) isSelected(p netip.Prefix, option string, r nft.ListedRule) bool {
-	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return contains(p, s) }) ||
-		slices.ContainsFunc(f.plugins, func(p plugin) bool { return slices.Contains(r.Matches, option+p.BridgeName()) })
-}
-
-// contains reports whether the prefix, which may be zero, contains a subnet.
-func contains(p, subnet netip.Prefix) bool { return p.Bits() <= subnet.Bits() && p.Overlaps(subnet) }

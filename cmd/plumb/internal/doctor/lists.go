@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/life"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
@@ -62,7 +65,7 @@ func findCapabilities(files []*file, add addFunc) {
 }
 
 // findFullPools finds pools of which at least 90 % are in use. It must follow findLeftovers.
-func (s *state) findFullPools(_ []*file, add addFunc) {
+func (s *state) findFullPools(files []*file, add addFunc) {
 	for _, n := range s.inventory.Networks {
 		for _, p := range n.Pools {
 			if !p.NearlyFull() {
@@ -75,10 +78,44 @@ func (s *state) findFullPools(_ []*file, add addFunc) {
 			if dead := s.deadIn(n.Name, p); dead > 0 {
 				what += fmt.Sprintf("; deleted containers hold %d of them, see above", dead)
 			}
-			add(cmp.Or(n.File, onHost), say("Enlarge \"subnet\", or \"rangeEnd\" if it is set, and keep the gateway with \"gateway\", or delete containers. With bridge and isGateway, also set \"forceAddress\": true."),
-				"network %s, range %s: %s", n.Name, p.Range, what)
+			add(cmp.Or(n.File, onHost), enlarge(n.Name, p.Range, files), "network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}
+}
+
+// enlarge returns the solution for a full pool. It is the edit that doubles the subnet, if the pool is one whole subnet and no file
+// contains the addresses that the edit adds.
+func enlarge(network, addresses string, files []*file) plugins.Solution {
+	all := pluginsOf(files)
+	for _, p := range all {
+		for _, set := range p.sets() {
+			if p.file.name() != network || fmt.Sprint(set.Ranges) != "["+addresses+"]" || len(set.Ranges) != 1 {
+				continue
+			}
+			old, gateway := set.Gateways[0].Masked(), set.Gateways[0].Addr()
+			whole := set.Ranges[0].Contains(old.Addr().Next()) && !old.Contains(set.Ranges[0].Last.Next().Next())
+			subnet := netip.PrefixFrom(old.Addr(), old.Bits()-1).Masked()
+			overlaps := func(o plugin) bool {
+				return slices.ContainsFunc(o.subnets(), func(s netip.Prefix) bool { return s != old && s.Overlaps(subnet) })
+			}
+			if !whole || slices.ContainsFunc(all, overlaps) {
+				continue
+			}
+			edit, advice := fmt.Sprintf(`write "subnet": "%s"`, subnet), "Or delete containers."
+			if gateway != subnet.Addr().Next() && !bytes.Contains(p.IPAM, []byte(`"gateway"`)) { // the default
+				edit += fmt.Sprintf(`, "gateway": "%s"`, gateway)
+			}
+			edit += fmt.Sprintf(` in place of "subnet": "%s"`, old)
+			if p.Type == "bridge" && p.isRouted() && !p.ForceAddress {
+				edit += `, and add "forceAddress": true to bridge`
+			}
+			if p.HasMaster() {
+				advice = "The router must use the same prefix length. " + advice
+			}
+			return withAdvice(p.file.edit("%s", edit), "%s", advice)
+		}
+	}
+	return say("Enlarge \"subnet\", or \"rangeEnd\" if it is set, and keep the gateway with \"gateway\", or delete containers. With bridge and isGateway, also set \"forceAddress\": true.")
 }
 
 // deadIn returns the number of addresses of the pool that are reserved for leftovers of deleted containers.

@@ -393,7 +393,7 @@ func (s *state) findUnreserved(add addFunc) {
 		var names []string
 		for _, a := range s.inventory.Attachments {
 			if a.Network == n.Name && s.isUnreserved(a) && (wiped || a.VethIndex() < settled) {
-				names = append(names, strings.TrimSuffix(fmt.Sprintf("container %s (%s)", a.ContainerID, strings.Join(a.Addresses, ", ")), " ()"))
+				names = append(names, strings.TrimSuffix(fmt.Sprintf("container %s (%s)", a.ContainerID, strings.Join(s.withOthers(a), ", ")), " ()"))
 				if s.young[a] {
 					delete(s.young, a)
 					s.report.WithoutResult++
@@ -405,6 +405,19 @@ func (s *state) findUnreserved(add addFunc) {
 				"network %s has no reservations for containers that run, so that new containers can get their addresses: %s", n.Name, strings.Join(names, "; "))
 		}
 	}
+}
+
+// withOthers returns the addresses of the attachment, each with another container of the network that has the same address.
+func (s *state) withOthers(a *node.Attachment) []string {
+	texts := slices.Clone(a.Addresses)
+	for i, address := range texts {
+		for _, other := range s.inventory.Attachments {
+			if other.Network == a.Network && other.ContainerID != a.ContainerID && !s.left[other] && slices.Contains(other.Addresses, address) {
+				texts[i] = fmt.Sprintf("%s, which container %s also has", address, other.ContainerID)
+			}
+		}
+	}
+	return texts
 }
 
 // isUnreserved reports whether the attachment has neither a reservation nor a result, although its IPAM plugin has probably

@@ -501,6 +501,36 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
+	DescribeTable("finds a rule at another hook that drops all packets of a network", func(hook string) {
+		n, _ := newUsedHost()
+		n.sh("nft 'add table inet f; add chain inet f c { type filter hook " + hook + " priority -300; }; add rule inet f c ip saddr 10.88.0.0/16 drop'")
+		n.requireFixed(n.find("forward-drop", "table inet f, chain c contains a rule that drops all packets of network \"pods\": "), nil)
+	}, Entry(nil, "prerouting"), Entry(nil, "postrouting"))
+
+	DescribeTable("finds a table that refuses what containers send", func(what string, commands string) {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local")}
+		n.attachBy(strings.Replace(masqueraded, `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`, 1))
+		n.add("d1")
+		n.sh("ip route add blackhole 240.0.0.0/4")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.sh(commands)
+		n.requireFixed(n.find("policy-rule", "host: the "+what+` refuses the packets of containers of network "pods"`), nil)
+	},
+		Entry(nil, "prohibit route 0.0.0.0/0 of table 100", "ip rule add from 10.88.0.0/16 table 100; ip route add prohibit default table 100"),
+		Entry(nil, "blackhole route ::/0 of table 101", "ip -6 rule add iif cni0 table 101; ip -6 route add blackhole default metric 7 table 101"),
+	)
+
+	It("finds a chain that drops what other hosts send to host ports although the list contains firewall", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}
+		n.attachBy(strings.Replace(masqueraded, "        }\n    ]", "        },\n        {\"type\": \"portmap\", \"capabilities\": {\"portMappings\": true}},\n        {\"type\": \"firewall\"}\n    ]", 1))
+		n.sh("iptables -P FORWARD DROP; iptables -A FORWARD -i docker0 -j ACCEPT; ip link add docker0 type bridge")
+		Expect(n.doctor().Findings).To(BeEmpty(), "no container")
+		n.add("d1")
+		n.requireFixed(n.find("forward-drop", `table ip filter, chain FORWARD drops what other hosts send to host ports of network "pods"`), nil)
+		n.sh("iptables -F CNI-ADMIN; iptables -A FORWARD -o cni0 -j ACCEPT")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("finds a chain that drops the frames of a bridge", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }; add rule bridge f forw iifname cni0 accept'")
@@ -532,7 +562,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.add("d3")
 		Expect(n.doctor().Findings).To(BeEmpty(), "the ADDs of d1 and d2 may be running")
 		n.age()
-		Expect(n.doctor().Findings).To(ContainElement(HaveField("What", what+"container d1 (10.88.0.2); container d2 (10.88.0.3)")))
+		Expect(n.doctor().Findings).To(ContainElement(HaveField("What", what+"container d1 (10.88.0.2, which container d3 also has); container d2 (10.88.0.3)")))
 		wipe()
 		n.sh("nft flush ruleset")
 		Expect(n.doctor().Findings).NotTo(ContainElement(HaveField("Check", "reservation")), "no process runs in the containers")
@@ -540,6 +570,28 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(d1.Start(sleep)).To(Succeed())
 		DeferCleanup(func() { _, _ = sleep.Process.Kill(), sleep.Wait() })
 		n.find("reservation", what+"container d1")
+	})
+
+	It("finds a datastore of cluster-local that does not answer or is frozen", func() {
+		n := newTestHost("bridge", "cluster-local")
+		n.write("10-pods.conflist", strings.NewReplacer("host-local", "cluster-local", `"10.88.0.0/16"`, `"10.88.0.0/16", "datastore": {"type": "cluster-local-stub"}`).Replace(masqueraded))
+		answer := func(text string) { n.writeScript("cluster-local-stub", "cat >/dev/null; echo '"+text+"'") }
+		answer(`{"error": {"code": 11, "reason": "unreachable", "msg": "etcd does not answer"}}`)
+		n.requireFixed(n.find("datastore", "so that ADD fails when this node has no free one: cluster-local-stub: code 11: etcd does not answer"), func() { answer("{}") })
+		answer(`{"frozen": "2026-11-29 by n1"}`)
+		n.requireFixed(n.find("datastore", `network "pods" gets no addresses from its datastore, which is frozen since 2026-11-29 by n1`), func() { answer("{}") })
+	})
+
+	It("finds a full pool, and nothing after the edit and the next ADD", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local")}
+		n.attachBy(strings.Replace(masqueraded, "10.88.0.0/16", "10.88.0.12/30", 1))
+		n.add("d1")
+		finding := n.find("pool", "all 1 addresses are in use, so that ADD fails")
+		Expect(finding.Edit).To(HaveSuffix(`write "subnet": "10.88.0.8/29", "gateway": "10.88.0.13" in place of "subnet": "10.88.0.12/30", and add "forceAddress": true to bridge`))
+		n.change("10-pods.conflist", `"subnet": "10.88.0.12/30"`, `"subnet": "10.88.0.8/29", "gateway": "10.88.0.13"`)
+		n.change("10-pods.conflist", `"isGateway"`, `"forceAddress": true, "isGateway"`)
+		n.add("d2")
+		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("finds a deleted container that holds only its result, but not its lo", func() {

@@ -143,6 +143,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			break
 		}
 	}
+	for _, a := range inv.Attachments {
+		if isAlive(inv, a) && isAdding(a) {
+			r.skip(a, errors.New("libcni's cache contains no result of its ADD, which may still be running"))
+		}
+	}
 	if ctx.Err() == nil && slices.ContainsFunc(living(inv), (*node.Attachment).RoutesIPv6) {
 		if err := r.acceptRouters(o.DryRun); err != nil {
 			r.Errors = append(r.Errors, fmt.Sprintf("router advertisements: %v", err))
@@ -177,15 +182,20 @@ func (r *Report) pass(ctx context.Context, caller *plugins.Caller, all []*node.A
 	}
 }
 
-// living returns the living attachments.
+func isAlive(inv *node.Inventory, a *node.Attachment) bool {
+	verdict, _ := inv.Judge(a, life.List{})
+	return !a.Incomplete && verdict == life.Alive
+}
+
+// isAdding reports whether the ADD of the attachment may still be running.
+func isAdding(a *node.Attachment) bool { return a.ResultPath() == "" && a.AddMayRun() }
+
+// living returns the living attachments whose ADD has ended.
 //
 // The latest ADD comes first. If two attachments want one host port, the later one has it, as after their ADDs. Because
 // REPAIR never takes what another attachment owns, the later one must be repaired first.
 func living(inv *node.Inventory) []*node.Attachment {
-	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *node.Attachment) bool {
-		verdict, _ := inv.Judge(a, life.List{})
-		return a.Incomplete || verdict != life.Alive || a.ResultPath() == "" && a.AddMayRun()
-	})
+	all := slices.DeleteFunc(slices.Clone(inv.Attachments), func(a *node.Attachment) bool { return !isAlive(inv, a) || isAdding(a) })
 	slices.SortStableFunc(all, func(a, b *node.Attachment) int { return b.ResultTime().Compare(a.ResultTime()) })
 	return all
 }

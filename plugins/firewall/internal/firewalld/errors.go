@@ -78,6 +78,9 @@ func explain(step string, err error) error {
 		if isAny(err, k.codes...) {
 			err = fmt.Errorf("%w: %w", k.err, err)
 		}
+		if errors.Is(err, ErrNotRunning) {
+			err = types.Problem{Object: "firewalld", Kind: types.ProblemMissing, Fix: types.Command("systemctl", "start", "firewalld")}.Errorf("%w", err)
+		}
 		if errors.Is(err, k.err) {
 			return types.Errorf(types.CodeConfig, "%s: %w; %s", step, err, k.advice)
 		}
