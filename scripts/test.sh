@@ -85,7 +85,7 @@ sample() {
 # packages that start no goroutines, and never for tests that start executables. The packages' tests are short, except in the
 # nightly tier. The tests that start executables run beside the others, because both wait more than they compute.
 suites() {
-	local list starter status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)' concurrent='/v2/(pkg|cmd/plumb/internal/watch|plugins/cluster-local/datastore)(/|$)'
+	local list starter status=0 short=-short starters='/v2/(test|cmd/cni-conformance$)' concurrent='/v2/(pkg|cmd/plumb/internal/watch|plugins/cluster-local/datastore|plugins/dhcp/(daemon|internal))(/|$)'
 	if [ "$tier" = nightly ]; then
 		short=-short=false concurrent='/v2/'
 	fi

@@ -44,7 +44,7 @@ var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Error codes", "", `\bCode([A-Z]\w+ += \d+)`},
 	{"Exit statuses of plumb", "cmd/plumb$", `\texit(\w+ += \d+)`},
 	{"Files and directories", "", `"(/(?:etc|opt|run|usr|var)/.*?)[":]|"(\.plumb|\.owned|last_reserved_ip\.)"`},
-	{"Flags of dhcp daemon", "pkg/dhcpd$", `\bf\.\w+Var\(&o\.\w+, "(\w+)"`},
+	{"Flags of dhcp daemon", "plugins/dhcp/daemon$", `\bf\.\w+Var\(&o\.\w+, "(\w+)"`},
 	{"JSON values", "internal/(node|life|install)$", `\w+ +(?:Kind|Action|Life) += "(.+)"|\t(?:owner|no)\w+ += "(.+)"|"(\w+ only)"`},
 	{"JSON values, outcomes of calls", "traces$", `Outcome\w+ += "(.+)"`},
 	{"JSON values, problems", "pkg/types$", `Problem\w+ += "(.+)"`},

@@ -15,8 +15,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -113,9 +113,9 @@ func (f *fleet) addAll(b *testing.B) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range next {
-				answer, err := dhcpd.Call(context.Background(), f.socket, dhcpd.Request{
-					Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
-					NetNS: f.containers[i].Path(), Settings: dhcpd.Settings{ID: append([]byte{0}, fmt.Sprint(i)...)},
+				answer, err := daemon.Call(context.Background(), f.socket, daemon.Request{
+					Method: daemon.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
+					NetNS: f.containers[i].Path(), Settings: daemon.Settings{ID: append([]byte{0}, fmt.Sprint(i)...)},
 				})
 				if err == nil {
 					err = answer.Err()
@@ -165,7 +165,7 @@ func (f *fleet) start(b *testing.B) daemonProcess {
 	})
 	b.Cleanup(d.stop)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		_, err := dhcpd.Call(context.Background(), f.socket, dhcpd.Request{Method: dhcpd.MethodStatus})
+		_, err := daemon.Call(context.Background(), f.socket, daemon.Request{Method: daemon.MethodStatus})
 		if err == nil {
 			return d
 		}

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // rawConfig is the configuration as the user writes it. README.md explains each key.
@@ -49,7 +49,7 @@ type config struct {
 	// ignoresRequest reports whether the runtime or the user requests an address, which no DHCP option contains.
 	ignoresRequest bool
 	timeout        time.Duration // limit of ADD; if it is 0, the daemon chooses the limit
-	settings       dhcpd.Settings
+	settings       daemon.Settings
 }
 
 // Codes of DHCP options (RFC 2132).
@@ -128,7 +128,7 @@ func parseSocket(r *skel.Request) (string, error) {
 
 // socketPath returns the path, or the default path if it is empty.
 func socketPath(path string) (string, error) {
-	path = dhcpd.SocketPath(path)
+	path = daemon.SocketPath(path)
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("ipam.daemonSocketPath %q is not an absolute path", path)
 	}
@@ -149,7 +149,7 @@ func (in input) toConfig() (*config, error) {
 	requestedCodes, askedErr := in.requestedCodes()
 	conf := &config{
 		socket: socket, timeout: time.Duration(in.raw.Timeout) * time.Second,
-		settings: dhcpd.Settings{
+		settings: daemon.Settings{
 			ID: in.clientID(), Options: options, Ask: requestedCodes,
 			Priority: in.raw.Priority, SetMTU: in.raw.MTU, Probe: in.raw.Probe,
 		},
@@ -176,8 +176,8 @@ func (in input) clientID() []byte {
 
 // providedOptions returns the options to send. It omits an option if neither the configuration nor CNI_ARGS contains
 // its value.
-func (in input) providedOptions() ([]dhcp.Option, error) {
-	var options []dhcp.Option
+func (in input) providedOptions() ([]dhcp4.Option, error) {
+	var options []dhcp4.Option
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	for i, p := range in.raw.Provide {
@@ -189,9 +189,9 @@ func (in input) providedOptions() ([]dhcp.Option, error) {
 		reportIf(slices.Contains(ownOptions, code), "ipam.provide[%d].option %d is set by the client itself", i, code)
 		reportIf(p.Value == "" && p.FromArg == "", "ipam.provide[%d]: neither value nor fromArg is set", i)
 		reportIf(len(value) > maxValue, "ipam.provide[%d].value of option %s must be at most %d bytes long, got %d", i, p.Option, maxValue, len(value))
-		reportIf(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "ipam.provide[%d].option %s is listed twice", i, p.Option)
+		reportIf(slices.ContainsFunc(options, func(o dhcp4.Option) bool { return o.Code == code }), "ipam.provide[%d].option %s is listed twice", i, p.Option)
 		if value != "" {
-			options = append(options, dhcp.Option{Code: code, Value: []byte(value)})
+			options = append(options, dhcp4.Option{Code: code, Value: []byte(value)})
 		}
 	}
 	return options, errors.Join(errs...)
@@ -202,7 +202,7 @@ func (in input) requestedCodes() ([]byte, error) {
 	var errs []error
 	var requestedCodes []byte
 	if !slices.ContainsFunc(in.raw.Request, func(r rawRequest) bool { return r.SkipDefault }) {
-		requestedCodes = slices.Clone(dhcp.DefaultRequest)
+		requestedCodes = slices.Clone(dhcp4.DefaultRequest)
 	}
 	for i, r := range in.raw.Request {
 		if r.Option == "" && r.SkipDefault {

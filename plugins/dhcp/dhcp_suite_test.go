@@ -15,8 +15,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -79,7 +79,7 @@ func (b *testbed) join(container *nstest.NS, name string) {
 func (b *testbed) runDaemon() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	o := dhcpd.Options{Socket: b.socket, Timeout: 10 * time.Second, ResendMax: 200 * time.Millisecond, AddTimeout: time.Minute}
+	o := daemon.Options{Socket: b.socket, Timeout: 10 * time.Second, ResendMax: 200 * time.Millisecond, AddTimeout: time.Minute}
 	go func() { ended <- o.Run(ctx, nil, GinkgoWriter) }()
 	stopped := false
 	stop = func() {
@@ -96,7 +96,7 @@ func (b *testbed) runDaemon() (stop func()) {
 func (b *testbed) awaitDaemon() {
 	GinkgoHelper()
 	Eventually(func() error {
-		_, err := dhcpd.Call(context.Background(), b.socket, dhcpd.Request{Method: dhcpd.MethodStatus})
+		_, err := daemon.Call(context.Background(), b.socket, daemon.Request{Method: daemon.MethodStatus})
 		return err
 	}).Should(Succeed())
 }

@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -115,8 +115,8 @@ var _ = Describe("dhcp", func() {
 		defer cancel()
 		done := make(chan error, 1)
 		go func() {
-			_, err := dhcpd.Call(ctx, b.socket, dhcpd.Request{
-				Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.container.Path(),
+			_, err := daemon.Call(ctx, b.socket, daemon.Request{
+				Method: daemon.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.container.Path(),
 			})
 			done <- err
 		}()

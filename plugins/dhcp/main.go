@@ -3,8 +3,8 @@
 package main
 
 import (
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 )
 
 func main() { skel.Main(plugin()) }
@@ -12,6 +12,6 @@ func main() { skel.Main(plugin()) }
 func plugin() skel.Plugin {
 	return skel.WithConfig(skel.Plugin{
 		Name: "dhcp", IPAM: true, Del: del, Status: status, GC: gc,
-		Commands: map[string]func(*skel.Request, []string) error{"daemon": dhcpd.Command},
+		Commands: map[string]func(*skel.Request, []string) error{"daemon": daemon.Command},
 	}, parse, add, check)
 }

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 )
 
 // Timeouts for a daemon that does not answer. The daemon itself limits the time of an ADD.
@@ -21,11 +21,11 @@ const (
 )
 
 // call sends a request to the daemon, as one step, and returns the answer. The caller examines answer.Err.
-func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration) (answer dhcpd.Answer, err error) {
+func call(r *skel.Request, socket string, req daemon.Request, limit time.Duration) (answer daemon.Answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err = r.Trace.Do(req.Method+" by the DHCP daemon at "+socket, func() error {
-		answer, err = dhcpd.Call(ctx, socket, req)
+		answer, err = daemon.Call(ctx, socket, req)
 		return err
 	})
 	return answer, err
@@ -36,8 +36,8 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	if conf.ignoresRequest {
 		r.Warn("a requested address (IP in CNI_ARGS, or ips in runtimeConfig or args.cni) has no effect, because the DHCP server chooses the address")
 	}
-	answer, err := call(r, conf.socket, dhcpd.Request{
-		Method: dhcpd.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
+	answer, err := call(r, conf.socket, daemon.Request{
+		Method: daemon.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
 	}, addLimit)
 	if err = cmp.Or(err, answer.Err()); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func check(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	answer, err := call(r, conf.socket, dhcpd.Request{Method: dhcpd.MethodCheck, Attachment: r.Attachment()}, delLimit)
+	answer, err := call(r, conf.socket, daemon.Request{Method: daemon.MethodCheck, Attachment: r.Attachment()}, delLimit)
 	if err = cmp.Or(err, answer.Err()); err != nil || prev == nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func del(r *skel.Request) error {
 
 // releaseLease releases the lease of the attachment. If that is not possible, it only warns.
 func releaseLease(r *skel.Request, socket string) error {
-	err := release(r, socket, dhcpd.Request{Method: dhcpd.MethodDel, Attachment: r.Attachment()}, func(dhcpd.Store) ([]types.Attachment, error) {
+	err := release(r, socket, daemon.Request{Method: daemon.MethodDel, Attachment: r.Attachment()}, func(daemon.Store) ([]types.Attachment, error) {
 		return []types.Attachment{r.Attachment()}, nil
 	})
 	if err != nil {
@@ -96,12 +96,12 @@ func releaseLease(r *skel.Request, socket string) error {
 
 // release asks the daemon to release leases. If the daemon does not answer, or returns an error, release itself sends
 // DHCPRELEASE for the attachments that list returns, or marks their leases for the daemon, and warns.
-func release(r *skel.Request, socket string, req dhcpd.Request, list func(dhcpd.Store) ([]types.Attachment, error)) error {
+func release(r *skel.Request, socket string, req daemon.Request, list func(daemon.Store) ([]types.Attachment, error)) error {
 	answer, failure := call(r, socket, req, delLimit)
 	if failure = cmp.Or(failure, answer.Err()); failure == nil {
 		return nil
 	}
-	s := dhcpd.StoreOf(socket)
+	s := daemon.StoreOf(socket)
 	s.Trace = r.Trace
 	attachments, listErr := list(s)
 	done, err := s.Release(attachments...)
@@ -126,12 +126,12 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	req := dhcpd.Request{Method: dhcpd.MethodGC, Attachment: types.Attachment{Network: r.Conf.Name}}
+	req := daemon.Request{Method: daemon.MethodGC, Attachment: types.Attachment{Network: r.Conf.Name}}
 	valid := r.ValidAttachments()
 	for a := range valid {
 		req.Valid = append(req.Valid, a)
 	}
-	return release(r, socket, req, func(s dhcpd.Store) ([]types.Attachment, error) {
+	return release(r, socket, req, func(s daemon.Store) ([]types.Attachment, error) {
 		all, err := s.Attachments()
 		return slices.DeleteFunc(all, func(a types.Attachment) bool { return a.Network != r.Conf.Name || valid[a] }), err
 	})
@@ -141,8 +141,8 @@ func gc(r *skel.Request) error {
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
-		var answer dhcpd.Answer
-		answer, err = call(r, conf.socket, dhcpd.Request{Method: dhcpd.MethodStatus}, statusLimit)
+		var answer daemon.Answer
+		answer, err = call(r, conf.socket, daemon.Request{Method: daemon.MethodStatus}, statusLimit)
 		err = cmp.Or(err, answer.Err())
 	}
 	return types.NotAvailable(err)

@@ -24,7 +24,8 @@ var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANRanges|Requests|Answers))$", "messages to the kernel"},
 	{"./pkg/pool", "^(Fuzz|Test(LocalType|UsableAfter|Parse))", "host-local's files"},
-	{"./pkg/dhcp", "^(Fuzz|Test(Encode|Decode))", "DHCP and ARP messages"},
+	{"./plugins/dhcp/internal/dhcp4", "^(Fuzz|Test(Encode|Decode))", "DHCP and ARP messages"},
+	{"./plugins/dhcp/daemon", "^Fuzz", "the DHCP daemon's requests and lease files"},
 	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
 	{"./plugins/cluster-local", "^(Fuzz|Test(SizeOf|Target|State))", "the addresses that cluster-local owns"},
 }

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcpd"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/daemon"
 )
 
 // A pathSet is a list of directories without duplicates.
@@ -31,8 +31,8 @@ func (s *pathSet) add(dir string) {
 func (inv *Inventory) readFiles(p Places) {
 	pools := pathSet{filepath.Clean(p.DataDir)}
 	var leases pathSet
-	if socket := p.InRun(filepath.Base(dhcpd.DefaultSocket)); socket != "" {
-		leases.add(dhcpd.StoreOf(socket).Dir)
+	if socket := p.InRun(filepath.Base(daemon.DefaultSocket)); socket != "" {
+		leases.add(daemon.StoreOf(socket).Dir)
 	}
 	records := map[string]*pathSet{}
 	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
@@ -51,7 +51,7 @@ func (inv *Inventory) readFiles(p Places) {
 			pools.add(ipam.DataDir)
 		}
 		if ipam.DaemonSocketPath != "" {
-			leases.add(dhcpd.StoreOf(ipam.DaemonSocketPath).Dir)
+			leases.add(daemon.StoreOf(ipam.DaemonSocketPath).Dir)
 		}
 	}
 	for _, dir := range pools {

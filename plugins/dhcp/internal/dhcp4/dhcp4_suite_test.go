@@ -1,4 +1,4 @@
-package dhcp_test
+package dhcp4_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestDHCP(t *testing.T) {
+func TestDHCP4(t *testing.T) {
 	RegisterFailHandler(Fail)
-	RunSpecs(t, "dhcp")
+	RunSpecs(t, "plugins/dhcp/internal/dhcp4")
 }

@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"cmp"
@@ -9,16 +9,16 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // A link is the interface of a container with an open namespace. The daemon opens the namespace for each exchange,
 // because an open namespace keeps the interface alive.
 type link struct {
-	dhcp.Client
+	dhcp4.Client
 	record
 	container *nl.Conn
 	link      nl.Link
@@ -53,7 +53,7 @@ func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 }
 
 func setDown(r record) error {
-	i, err := openLink(r, dhcp.Retry{})
+	i, err := openLink(r, dhcp4.Retry{})
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func setDown(r record) error {
 }
 
 // openLink opens the interface of a record. If it no longer exists, the error matches errGone.
-func openLink(r record, retry dhcp.Retry) (iface, error) {
+func openLink(r record, retry dhcp4.Retry) (iface, error) {
 	container, err := ns.Open(r.NetNS, nil)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace) {
 		return nil, errGone
@@ -92,7 +92,7 @@ func newLink(container *ns.Handle, r record) (*link, error) {
 		return nil, errGone
 	}
 	// A later plugin of the chain may have changed the MAC since ADD.
-	return &link{record: r, container: conn, link: found, Client: dhcp.Client{
+	return &link{record: r, container: conn, link: found, Client: dhcp4.Client{
 		NS: container, Link: r.Link, MAC: found.MAC, ID: r.ID, Options: r.Options, Request: r.Ask, Broadcast: r.Broadcast,
 	}}, err
 }
@@ -100,7 +100,7 @@ func newLink(container *ns.Handle, r record) (*link, error) {
 func (l *link) close() { _ = l.NS.Close() }
 
 // configure implements iface. Before ADD returns, it only sets the MTU, because the interface plugin configures the address.
-func (l *link) configure(from, to *dhcp.Lease) error {
+func (l *link) configure(from, to *dhcp4.Lease) error {
 	var errs []error
 	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
 		if err := l.container.SetMTU(l.link, to.MTU); err != nil {
@@ -133,7 +133,7 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 }
 
 // restore implements iface.
-func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
+func (l *link) restore(lease *dhcp4.Lease) (lost bool, err error) {
 	addrs, err := l.container.Addrs(l.link)
 	if err != nil || slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
 		return false, err
@@ -142,7 +142,7 @@ func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
 }
 
 // routes returns the routes of a lease in the main table.
-func (l *link) routes(lease *dhcp.Lease) []nl.Route {
+func (l *link) routes(lease *dhcp4.Lease) []nl.Route {
 	var routes []nl.Route
 	for _, r := range lease.Routes {
 		route := nl.Route{Dst: r.Dst, GW: r.GW, Priority: cmp.Or(r.Priority, l.Priority), Scope: r.Scope}
@@ -159,7 +159,7 @@ func (l *link) routes(lease *dhcp.Lease) []nl.Route {
 	return routes
 }
 
-func (l *link) deleteRoutes(lease *dhcp.Lease) error {
+func (l *link) deleteRoutes(lease *dhcp4.Lease) error {
 	routes, err := l.container.FullRoutes(l.link)
 	errs := []error{err}
 	for _, r := range slices.Backward(routes) {

@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // Released counts the leases that the plugin processed without the daemon.
@@ -88,7 +88,7 @@ func (s Store) send(o types.Attachment) error {
 		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 		defer cancel()
 		r.State = releasing
-		open := func(r record) (iface, error) { return openLink(r, dhcp.Retry{}) }
+		open := func(r record) (iface, error) { return openLink(r, dhcp4.Retry{}) }
 		if done := (exchange{record: r}).run(ctx, open); done.err != nil {
 			return done.err
 		}

@@ -1,4 +1,4 @@
-package dhcp
+package dhcp4
 
 import (
 	"cmp"

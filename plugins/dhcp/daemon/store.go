@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"errors"
@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/statefile"
 	"github.com/plumb-cni/plumb/v2/pkg/trace"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // A record is the content of a lease file.
@@ -31,7 +31,7 @@ type record struct {
 	// Added is true if an ADD has returned a lease, so that the interface uses or used its address. If such an
 	// interface loses its lease, the daemon requests another one.
 	Added bool          `json:"added"`
-	Lease *dhcp.Lease   `json:"lease,omitempty"` // the lease or, in state requesting, a server's offer
+	Lease *dhcp4.Lease  `json:"lease,omitempty"` // the lease or, in state requesting, a server's offer
 	Start time.Duration `json:"start"`           // the time since boot at which the lease was requested
 }
 
@@ -55,7 +55,7 @@ func (r record) Validate() error {
 	}
 	l := r.Lease
 	if !l.Address.IsValid() || !l.Address.Addr().Is4() || r.Start < 0 || r.Start > never/2 ||
-		l.RenewAfter < 0 || l.RenewAfter > l.RebindAfter || l.RebindAfter > l.Duration || l.Duration > dhcp.Infinite {
+		l.RenewAfter < 0 || l.RenewAfter > l.RebindAfter || l.RebindAfter > l.Duration || l.Duration > dhcp4.Infinite {
 		return errors.New("the lease is invalid")
 	}
 	return nil

@@ -1,4 +1,4 @@
-package dhcp_test
+package dhcp4_test
 
 import (
 	. "github.com/onsi/ginkgo/v2"

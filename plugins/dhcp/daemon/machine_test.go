@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // The tests of the machine run in bubbles of synctest, whose clock jumps to the next timer as soon as all
@@ -89,65 +89,65 @@ type fakeLink struct {
 	r record
 }
 
-func (f *fakeNet) answer(ctx context.Context) (dhcp.Lease, error) {
+func (f *fakeNet) answer(ctx context.Context) (dhcp4.Lease, error) {
 	f.mu.Lock()
 	silent, d, addr := f.silent, f.lease, f.addr
 	f.mu.Unlock()
 	if silent {
 		<-ctx.Done()
-		return dhcp.Lease{}, dhcp.ErrNoAnswer
+		return dhcp4.Lease{}, dhcp4.ErrNoAnswer
 	}
 	if d == 0 {
 		d = time.Hour
 	}
-	return dhcp.Lease{
+	return dhcp4.Lease{
 		Address: netip.MustParsePrefix(addr + "/24"), Server: netip.MustParseAddr("10.0.0.1"),
 		Duration: d, RenewAfter: d / 2, RebindAfter: d / 8 * 7,
 	}, nil
 }
 
-func (f *fakeNet) request(ctx context.Context) (dhcp.Lease, error) {
+func (f *fakeNet) request(ctx context.Context) (dhcp4.Lease, error) {
 	f.mu.Lock()
 	nak := f.nak
 	f.mu.Unlock()
 	if nak {
-		return dhcp.Lease{}, dhcp.ErrNAK
+		return dhcp4.Lease{}, dhcp4.ErrNAK
 	}
 	return f.answer(ctx)
 }
 
-func (f *fakeNet) Discover(ctx context.Context) (dhcp.Offer, error) {
+func (f *fakeNet) Discover(ctx context.Context) (dhcp4.Offer, error) {
 	f.event("DISCOVER")
 	l, err := f.answer(ctx)
-	return dhcp.Offer{Lease: l}, err
+	return dhcp4.Offer{Lease: l}, err
 }
 
-func (f *fakeNet) Accept(ctx context.Context, o dhcp.Offer) (dhcp.Lease, error) {
+func (f *fakeNet) Accept(ctx context.Context, o dhcp4.Offer) (dhcp4.Lease, error) {
 	f.event("REQUEST %s", o.Address.Addr())
 	return f.request(ctx)
 }
 
-func (f *fakeNet) Reboot(ctx context.Context, a netip.Addr) (dhcp.Lease, error) {
+func (f *fakeNet) Reboot(ctx context.Context, a netip.Addr) (dhcp4.Lease, error) {
 	f.event("REBOOT %s", a)
 	return f.request(ctx)
 }
 
-func (f *fakeNet) Renew(ctx context.Context, l dhcp.Lease) (dhcp.Lease, error) {
+func (f *fakeNet) Renew(ctx context.Context, l dhcp4.Lease) (dhcp4.Lease, error) {
 	f.event("RENEW %s", l.Address.Addr())
 	return f.request(ctx)
 }
 
-func (f *fakeNet) Rebind(ctx context.Context, l dhcp.Lease) (dhcp.Lease, error) {
+func (f *fakeNet) Rebind(ctx context.Context, l dhcp4.Lease) (dhcp4.Lease, error) {
 	f.event("REBIND %s", l.Address.Addr())
 	return f.request(ctx)
 }
 
-func (f *fakeNet) Release(_ context.Context, l dhcp.Lease) error {
+func (f *fakeNet) Release(_ context.Context, l dhcp4.Lease) error {
 	f.event("RELEASE %s", l.Address.Addr())
 	return nil
 }
 
-func (f *fakeNet) Decline(_ context.Context, l dhcp.Lease) error {
+func (f *fakeNet) Decline(_ context.Context, l dhcp4.Lease) error {
 	f.event("DECLINE %s", l.Address.Addr())
 	return nil
 }
@@ -156,13 +156,13 @@ func (f *fakeNet) Probe(_ context.Context, a netip.Addr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.inUse[a.String()] {
-		return dhcp.ErrInUse
+		return dhcp4.ErrInUse
 	}
 	return nil
 }
 
-func (f fakeLink) configure(from, to *dhcp.Lease) error {
-	name := func(l *dhcp.Lease) string {
+func (f fakeLink) configure(from, to *dhcp4.Lease) error {
+	name := func(l *dhcp4.Lease) string {
 		if l == nil {
 			return "none"
 		}
@@ -174,7 +174,7 @@ func (f fakeLink) configure(from, to *dhcp.Lease) error {
 	return nil
 }
 
-func (f *fakeNet) restore(*dhcp.Lease) (bool, error) { return false, nil }
+func (f *fakeNet) restore(*dhcp4.Lease) (bool, error) { return false, nil }
 
 func (f *fakeNet) close() {}
 

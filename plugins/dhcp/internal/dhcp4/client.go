@@ -1,10 +1,10 @@
-// Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each exchange of messages is a
+// Package dhcp4 is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each exchange of messages is a
 // method of Client, and ends when its context ends. The package keeps no state between exchanges. The caller stores the
 // Lease, and decides when to renew it.
 //
 // A socket is open only during an exchange, and no thread stays in the namespace. The interface must be up, and must be
 // an Ethernet interface. If it does not exist, the error of an exchange matches fs.ErrNotExist.
-package dhcp
+package dhcp4
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"bufio"
@@ -19,8 +19,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -309,7 +309,7 @@ func TestReleaseWithoutDaemon(t *testing.T) {
 	}
 	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {
 		r := recordOf(o)
-		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
+		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp4.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
 		nstest.Must(t, s.save(r))
 	}
 	nstest.Must(t, os.WriteFile(s.file(owner).Path(), []byte("damaged"), 0o600))

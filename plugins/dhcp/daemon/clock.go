@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"context"
@@ -16,11 +16,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"github.com/plumb-cni/plumb/v2/pkg/lock"
 	"github.com/plumb-cni/plumb/v2/pkg/skel"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,7 +123,7 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 		}
 		defer func() { _ = os.Remove(o.PIDFile) }()
 	}
-	retry := dhcp.Retry{First: min(2*time.Second, o.ResendMax), Max: o.ResendMax}
+	retry := dhcp4.Retry{First: min(2*time.Second, o.ResendMax), Max: o.ResendMax}
 	return o.serve(ctx, l, &machine{
 		store: store, timeout: o.Timeout,
 		open: func(r record) (iface, error) { return openLink(r, retry) },

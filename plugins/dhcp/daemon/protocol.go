@@ -1,4 +1,4 @@
-// Package dhcpd is the daemon of the IPAM plugin dhcp. It requests DHCP leases for the interfaces of containers, and
+// Package daemon is the daemon of the IPAM plugin dhcp. It requests DHCP leases for the interfaces of containers, and
 // renews them. Its parts are:
 //
 //   - protocol.go: the messages between plugin and daemon, and the plugin's call
@@ -7,7 +7,7 @@
 //   - link.go: the interface of a container
 //   - server.go: the socket
 //   - daemon.go: the command line
-package dhcpd
+package daemon
 
 import (
 	"bufio"
@@ -23,9 +23,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/hostfile"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // DefaultSocket is the path of the daemon's socket, which is the same as in the reference plugin.
@@ -50,12 +50,12 @@ const CodeInUse = 101
 
 // Settings describes how to request and use a lease.
 type Settings struct {
-	ID       []byte        `json:"id,omitempty"`      // content of option 61; if it is empty, the MAC of the interface
-	Options  []dhcp.Option `json:"options,omitempty"` // further options to send
-	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to request
-	Priority int           `json:"priority,omitempty"`
-	SetMTU   bool          `json:"setMTU,omitempty"` // set the lease's MTU on the interface
-	Probe    bool          `json:"probe,omitempty"`  // probe an address by ARP before it is used
+	ID       []byte         `json:"id,omitempty"`      // content of option 61; if it is empty, the MAC of the interface
+	Options  []dhcp4.Option `json:"options,omitempty"` // further options to send
+	Ask      []byte         `json:"ask,omitempty"`     // codes of the options to request
+	Priority int            `json:"priority,omitempty"`
+	SetMTU   bool           `json:"setMTU,omitempty"` // set the lease's MTU on the interface
+	Probe    bool           `json:"probe,omitempty"`  // probe an address by ARP before it is used
 }
 
 // A Request is one line of JSON that the plugin writes to the socket. The daemon ignores unknown fields.
@@ -71,10 +71,10 @@ type Request struct {
 // An Answer is one line of JSON that the daemon writes to the socket. Code is zero if the
 // request succeeded.
 type Answer struct {
-	Lease   *dhcp.Lease `json:"lease,omitempty"`
-	Warning string      `json:"warning,omitempty"`
-	Code    uint        `json:"code,omitempty"`
-	Msg     string      `json:"msg,omitempty"`
+	Lease   *dhcp4.Lease `json:"lease,omitempty"`
+	Warning string       `json:"warning,omitempty"`
+	Code    uint         `json:"code,omitempty"`
+	Msg     string       `json:"msg,omitempty"`
 }
 
 // Err returns the error of the answer, or nil.

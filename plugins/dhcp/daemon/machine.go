@@ -1,4 +1,4 @@
-package dhcpd
+package daemon
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/plumb-cni/plumb/v2/pkg/dhcp"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
+	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 )
 
 // A state is the state of a lease. The names are from RFC 2131, figure 5, except releasing.
@@ -68,7 +68,7 @@ type lease struct {
 	cancel   context.CancelFunc // ends the running exchange, or nil if no exchange runs
 	exchange int                // the number of the running exchange; outcomes of other exchanges are ignored
 	begun    time.Duration      // the time since boot at which the exchange began
-	offer    dhcp.Offer         // the requested offer, until the server answers
+	offer    dhcp4.Offer        // the requested offer, until the server answers
 	failures int                // failed attempts since the interface last had a lease
 	declined int
 	lastErr  error   // the error of the last failed exchange
@@ -319,7 +319,7 @@ func (m *machine) finish(l *lease, done outcome) {
 		m.request(l, done.offer)
 	case done.err == nil:
 		m.bind(l, done)
-	case errors.Is(done.err, dhcp.ErrNAK) && s != requesting:
+	case errors.Is(done.err, dhcp4.ErrNAK) && s != requesting:
 		m.log("%s: the server refuses the address %s (DHCPNAK)", l.Attachment, l.Lease.Address)
 		m.begin(l, selecting)
 	case s.hasAddress():
@@ -348,7 +348,7 @@ func (l *lease) whyGone() string {
 
 // request saves the offered address before it requests it, so that a later daemon finds the address if this one is
 // killed.
-func (m *machine) request(l *lease, o dhcp.Offer) {
+func (m *machine) request(l *lease, o dhcp4.Offer) {
 	l.State, l.offer, l.Lease, l.Start = requesting, o, &o.Lease, l.begun
 	if err := m.store.save(l.record); err != nil {
 		l.Lease = nil
@@ -377,7 +377,7 @@ func (m *machine) bind(l *lease, done outcome) {
 	if done.warning != nil {
 		answer.Warning = done.warning.Error()
 	}
-	l.Lease, l.offer, l.Start, l.State = &done.lease, dhcp.Offer{}, l.begun, bound
+	l.Lease, l.offer, l.Start, l.State = &done.lease, dhcp4.Offer{}, l.begun, bound
 	l.Added = l.Added || len(l.adds) > 0
 	l.failures, l.declined, l.lastErr = 0, 0, nil
 	if err := m.store.save(l.record); err != nil {
@@ -413,9 +413,9 @@ func (m *machine) retry(l *lease, err error) {
 
 // pause waits before the next DISCOVER, except after the first failure.
 func (m *machine) pause(l *lease, err error) {
-	inUse := errors.Is(err, dhcp.ErrInUse)
-	if errors.Is(err, dhcp.ErrNAK) || inUse {
-		l.offer = dhcp.Offer{}
+	inUse := errors.Is(err, dhcp4.ErrInUse)
+	if errors.Is(err, dhcp4.ErrNAK) || inUse {
+		l.offer = dhcp4.Offer{}
 		if !l.Added {
 			l.Lease = nil
 		}
