@@ -41,7 +41,7 @@ import (
 var namesInCode = []struct{ title, dirs, expressions string }{
 	{"Checks of plumb doctor", "internal/doctor$", `[\t {k]\{"([\w-]+)", [a-z]`},
 	{"Environment variables", "", `"((?:CNI|PLUMB)_[A-Z_]+|NETCONFPATH|TRACE[A-Z]+|LISTEN_[A-Z]+)=?"`},
-	{"Error codes", "", `\bCode([A-Z]\w+ += \d+)`},
+	{"Error codes", "", `\b[Cc]ode([A-Z]\w+ += \d+)`},
 	{"Exit statuses of plumb", "cmd/plumb$", `\texit(\w+ += \d+)`},
 	{"Files and directories", "", `"(/(?:etc|opt|run|usr|var)/.*?)[":]|"(\.plumb|\.owned|last_reserved_ip\.)"`},
 	{"Flags of dhcp daemon", "plugins/dhcp/daemon$", `\bf\.\w+Var\(&o\.\w+, "(\w+)"`},

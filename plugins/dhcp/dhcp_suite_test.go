@@ -79,8 +79,8 @@ func (b *testbed) join(container *nstest.NS, name string) {
 func (b *testbed) runDaemon() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	o := daemon.Options{Socket: b.socket, Timeout: 10 * time.Second, ResendMax: 200 * time.Millisecond, AddTimeout: time.Minute}
-	go func() { ended <- o.Run(ctx, nil, GinkgoWriter) }()
+	args := []string{"-socketpath", b.socket, "-resendmax", "200ms"}
+	go func() { ended <- daemon.Run(ctx, args, nil, GinkgoWriter) }()
 	stopped := false
 	stop = func() {
 		if cancel(); !stopped {

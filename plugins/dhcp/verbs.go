@@ -20,7 +20,7 @@ const (
 	statusLimit = 5 * time.Second
 )
 
-// call sends a request to the daemon, as one step, and returns the answer. The caller examines answer.Err.
+// call sends a request to the daemon, as one step, and returns the answer, or the error in it.
 func call(r *skel.Request, socket string, req daemon.Request, limit time.Duration) (answer daemon.Answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -28,7 +28,7 @@ func call(r *skel.Request, socket string, req daemon.Request, limit time.Duratio
 		answer, err = daemon.Call(ctx, socket, req)
 		return err
 	})
-	return answer, err
+	return answer, cmp.Or(err, answer.Err())
 }
 
 // add returns the lease that the daemon obtains.
@@ -39,7 +39,7 @@ func add(r *skel.Request, conf *config) (*types.Result, error) {
 	answer, err := call(r, conf.socket, daemon.Request{
 		Method: daemon.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
 	}, addLimit)
-	if err = cmp.Or(err, answer.Err()); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	r.Undo.Push("release the lease", func() error { return releaseLease(r, conf.socket) })
@@ -64,7 +64,7 @@ func check(r *skel.Request, conf *config) error {
 		return err
 	}
 	answer, err := call(r, conf.socket, daemon.Request{Method: daemon.MethodCheck, Attachment: r.Attachment()}, delLimit)
-	if err = cmp.Or(err, answer.Err()); err != nil || prev == nil {
+	if err != nil || prev == nil {
 		return err
 	}
 	for _, ip := range prev.IPs {
@@ -97,8 +97,8 @@ func releaseLease(r *skel.Request, socket string) error {
 // release asks the daemon to release leases. If the daemon does not answer, or returns an error, release itself sends
 // DHCPRELEASE for the attachments that list returns, or marks their leases for the daemon, and warns.
 func release(r *skel.Request, socket string, req daemon.Request, list func(daemon.Store) ([]types.Attachment, error)) error {
-	answer, failure := call(r, socket, req, delLimit)
-	if failure = cmp.Or(failure, answer.Err()); failure == nil {
+	_, failure := call(r, socket, req, delLimit)
+	if failure == nil {
 		return nil
 	}
 	s := daemon.StoreOf(socket)
@@ -108,7 +108,7 @@ func release(r *skel.Request, socket string, req daemon.Request, list func(daemo
 	if err = errors.Join(listErr, err); err != nil {
 		return fmt.Errorf("%v; the lease cannot be marked for release, and stays until it expires: %w", failure, err)
 	}
-	if !done.Found() {
+	if done.Sent+done.Marked == 0 {
 		r.Warn("%v; there is no lease file in %s to release", failure, s.Dir)
 	}
 	if done.Sent > 0 {
@@ -141,9 +141,7 @@ func gc(r *skel.Request) error {
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
-		var answer daemon.Answer
-		answer, err = call(r, conf.socket, daemon.Request{Method: daemon.MethodStatus}, statusLimit)
-		err = cmp.Or(err, answer.Err())
+		_, err = call(r, conf.socket, daemon.Request{Method: daemon.MethodStatus}, statusLimit)
 	}
 	return types.NotAvailable(err)
 }

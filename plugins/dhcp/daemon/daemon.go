@@ -24,85 +24,89 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are the daemon's flags. All durations must be positive.
-type Options struct {
-	PIDFile    string
-	HostPrefix string
-	Socket     string
-	Broadcast  bool
-	Timeout    time.Duration
-	ResendMax  time.Duration
-	AddTimeout time.Duration
+// options are the daemon's flags. All durations must be positive.
+type options struct {
+	pidFile    string
+	hostPrefix string
+	socket     string
+	broadcast  bool
+	timeout    time.Duration
+	resendMax  time.Duration
+	addTimeout time.Duration
 }
 
 // parseOptions parses the arguments of the daemon. For -h it prints the flags to stderr and
 // returns flag.ErrHelp.
-func parseOptions(args []string, stderr io.Writer) (o Options, err error) {
+func parseOptions(args []string, stderr io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&o.PIDFile, "pidfile", "", "write the process ID to this `file`, an absolute path")
-	f.StringVar(&o.HostPrefix, "hostprefix", "", "`directory` where the host's file system is mounted; the daemon prepends it to the path of the socket and of each namespace")
-	f.StringVar(&o.Socket, "socketpath", "", "`path` of the socket (default "+DefaultSocket+")")
-	f.BoolVar(&o.Broadcast, "broadcast", false, "ask servers to broadcast their answers, for all interfaces; the daemon always does so for ipvlan")
-	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "limit of an exchange with a server that no ADD waits for")
-	f.DurationVar(&o.ResendMax, "resendmax", 62*time.Second, "longest time between two retransmissions of a message")
-	f.DurationVar(&o.AddTimeout, "resendtimeout", time.Minute, "limit of an ADD, unless its configuration sets \"timeout\"")
+	f.StringVar(&o.pidFile, "pidfile", "", "write the process ID to this `file`, an absolute path")
+	f.StringVar(&o.hostPrefix, "hostprefix", "", "`directory` where the host's file system is mounted; the daemon prepends it to the path of the socket and of each namespace")
+	f.StringVar(&o.socket, "socketpath", "", "`path` of the socket (default "+DefaultSocket+")")
+	f.BoolVar(&o.broadcast, "broadcast", false, "ask servers to broadcast their answers, for all interfaces; the daemon always does so for ipvlan")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "limit of an exchange with a server that no ADD waits for")
+	f.DurationVar(&o.resendMax, "resendmax", 62*time.Second, "longest time between two retransmissions of a message")
+	f.DurationVar(&o.addTimeout, "resendtimeout", time.Minute, "limit of an ADD, unless its configuration sets \"timeout\"")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(f.NArg() > 0, "unexpected argument %q", f.Arg(0))
-	reportIf(o.PIDFile != "" && !filepath.IsAbs(o.PIDFile), "-pidfile %q is not an absolute path", o.PIDFile)
-	reportIf(o.Socket != "" && !filepath.IsAbs(o.Socket), "-socketpath %q is not an absolute path", o.Socket)
-	reportIf(o.HostPrefix != "" && !filepath.IsAbs(o.HostPrefix), "-hostprefix %q is not an absolute path", o.HostPrefix)
-	reportIf(o.Timeout <= 0 || o.ResendMax <= 0 || o.AddTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
+	reportIf(o.pidFile != "" && !filepath.IsAbs(o.pidFile), "-pidfile %q is not an absolute path", o.pidFile)
+	reportIf(o.socket != "" && !filepath.IsAbs(o.socket), "-socketpath %q is not an absolute path", o.socket)
+	reportIf(o.hostPrefix != "" && !filepath.IsAbs(o.hostPrefix), "-hostprefix %q is not an absolute path", o.hostPrefix)
+	reportIf(o.timeout <= 0 || o.resendMax <= 0 || o.addTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
 	return o, errors.Join(errs...)
 }
 
 // Command runs the daemon until SIGTERM or SIGINT. It implements the plugin's command "daemon".
 func Command(r *skel.Request, args []string) error {
-	o, err := parseOptions(args, r.Stderr())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return Run(ctx, args, r.Environ(), r.Stderr())
+}
+
+// Run runs the daemon with these arguments until ctx is done, and writes one line per event to log.
+func Run(ctx context.Context, args, environ []string, log io.Writer) error {
+	o, err := parseOptions(args, log)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	l, err := inheritedSocket(r.Environ())
+	l, err := inheritedSocket(environ)
 	if err != nil {
 		return err
 	}
-	return o.Run(ctx, l, r.Stderr())
+	return o.run(ctx, l, log)
 }
 
-// Run runs the daemon until ctx is done, and writes one line per event to log. It serves l and closes it. If l is nil, Run
-// listens on o.Socket.
-func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
-	if o.Socket == "" {
-		o.Socket = DefaultSocket
+// run runs the daemon until ctx is done. It serves l and closes it. If l is nil, run listens on o.socket.
+func (o options) run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
+	if o.socket == "" {
+		o.socket = DefaultSocket
 		if l != nil {
-			o.Socket = l.Addr().String()
-		} else if o.HostPrefix == "" {
-			o.Socket = SocketPath("")
+			o.socket = l.Addr().String()
+		} else if o.hostPrefix == "" {
+			o.socket = SocketPath("")
 		}
 	}
-	if l == nil && o.HostPrefix != "" {
-		o.Socket = filepath.Join(o.HostPrefix, o.Socket)
+	if l == nil && o.hostPrefix != "" {
+		o.socket = filepath.Join(o.hostPrefix, o.socket)
 	}
 	if l == nil {
-		if _, err := checkSocket(o.Socket); err != nil {
+		if _, err := checkSocket(o.socket); err != nil {
 			return err
 		}
 	}
-	if o.PIDFile != "" {
-		if _, err := os.Stat(filepath.Dir(o.PIDFile)); err != nil {
+	if o.pidFile != "" {
+		if _, err := os.Stat(filepath.Dir(o.pidFile)); err != nil {
 			return fmt.Errorf("write pid file: %w", err)
 		}
 	}
-	store := StoreOf(o.Socket)
+	store := StoreOf(o.socket)
 	unlock, err := lockStore(store, 2*releaseTimeout) // a plugin may be releasing a lease
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("another DHCP daemon keeps its leases in %s; stop it first", store.Dir)
@@ -110,29 +114,29 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 	if err == nil {
 		defer unlock()
 		if l == nil {
-			l, err = listen(o.Socket)
+			l, err = listen(o.socket)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = l.Close() }()
-	if o.PIDFile != "" {
-		if err := hostfile.Write(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+	if o.pidFile != "" {
+		if err := hostfile.Write(o.pidFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
 			return fmt.Errorf("write pid file: %w", err)
 		}
-		defer func() { _ = os.Remove(o.PIDFile) }()
+		defer func() { _ = os.Remove(o.pidFile) }()
 	}
-	retry := dhcp4.Retry{First: min(2*time.Second, o.ResendMax), Max: o.ResendMax}
+	retry := dhcp4.Retry{First: min(2*time.Second, o.resendMax), Max: o.resendMax}
 	return o.serve(ctx, l, &machine{
-		store: store, timeout: o.Timeout,
+		store: store, timeout: o.timeout,
 		open: func(r record) (iface, error) { return openLink(r, retry) },
 		log:  func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) },
 	})
 }
 
 // serve runs the machine and the server until ctx is done.
-func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
+func (o options) serve(ctx context.Context, l net.Listener, m *machine) error {
 	clock, err := newBootClock()
 	if err != nil {
 		return err
@@ -150,7 +154,7 @@ func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
 		defer stop()
 		failed <- m.run(ctx)
 	}()
-	m.log("the DHCP daemon listens at %s, and keeps its leases in %s", o.Socket, m.store.Dir)
+	m.log("the DHCP daemon listens at %s, and keeps its leases in %s", o.socket, m.store.Dir)
 	served := (&server{machine: m, options: o}).serve(ctx, l)
 	stop()
 	return errors.Join(served, <-failed)

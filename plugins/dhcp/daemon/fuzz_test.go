@@ -30,7 +30,7 @@ func FuzzConnection(f *testing.F) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { _ = m.run(ctx) }()
 	f.Cleanup(func() { cancel(); <-m.ended })
-	s := &server{machine: m, options: Options{AddTimeout: time.Second, HostPrefix: "/nonexistent"}}
+	s := &server{machine: m, options: options{addTimeout: time.Second, hostPrefix: "/nonexistent"}}
 	f.Fuzz(func(t *testing.T, line string) {
 		client, conn := net.Pipe()
 		go s.handle(ctx, conn)

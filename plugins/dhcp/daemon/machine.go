@@ -425,7 +425,7 @@ func (m *machine) pause(l *lease, err error) {
 		m.log("%s: %v", l.Attachment, err)
 	}
 	if l.declined >= maxDeclines {
-		m.fail(l, types.Errorf(CodeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
+		m.fail(l, types.Errorf(codeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
 	}
 	if l.exchange == 0 || l.State == releasing { // fail has ended the lease
 		return

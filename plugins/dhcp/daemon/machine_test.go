@@ -95,7 +95,7 @@ func (f *fakeNet) answer(ctx context.Context) (dhcp4.Lease, error) {
 	f.mu.Unlock()
 	if silent {
 		<-ctx.Done()
-		return dhcp4.Lease{}, dhcp4.ErrNoAnswer
+		return dhcp4.Lease{}, errors.New("no usable answer")
 	}
 	if d == 0 {
 		d = time.Hour
@@ -546,7 +546,7 @@ func TestAnAddressInUseIsDeclined(t *testing.T) {
 		r := recordOf(owner)
 		r.Probe = true
 		b.net.set(func() { b.net.inUse = map[string]bool{"10.0.0.5": true} })
-		if a := b.add(r, time.Minute); a.Code != CodeInUse || !strings.Contains(a.Msg, "10.0.0.5: another host") {
+		if a := b.add(r, time.Minute); a.Code != codeInUse || !strings.Contains(a.Msg, "10.0.0.5: another host") {
 			t.Errorf("%+v", a)
 		}
 		b.wantEvents("0s DISCOVER", "0s REQUEST 10.0.0.5", "0s DECLINE 10.0.0.5", "0s DISCOVER", "0s REQUEST 10.0.0.5", "0s DECLINE 10.0.0.5",

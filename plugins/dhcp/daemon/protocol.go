@@ -45,8 +45,8 @@ const (
 	MethodStatus = "status" // answers without changing anything
 )
 
-// CodeInUse is the error code of an ADD if all addresses that servers offered are in use on the segment (RFC 5227).
-const CodeInUse = 101
+// codeInUse is the error code of an ADD if all addresses that servers offered are in use on the segment (RFC 5227).
+const codeInUse = 101
 
 // Settings describes how to request and use a lease.
 type Settings struct {

@@ -19,9 +19,6 @@ type Released struct {
 	Why    error // why the last marked lease could not be released
 }
 
-// Found reports whether there was at least one lease.
-func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
-
 // Release releases the leases of the attachments when no daemon answers. It sends RELEASE itself, and removes the lease
 // file. It only marks a lease if a daemon that does not answer has locked the directory, if the file cannot be read, or
 // if the interface is gone.

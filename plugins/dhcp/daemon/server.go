@@ -17,7 +17,7 @@ import (
 // A server answers the requests on the daemon's socket.
 type server struct {
 	machine *machine
-	options Options
+	options options
 }
 
 // requestTimeout limits how long a caller may take to send its request.
@@ -121,16 +121,16 @@ func (s *server) del(ctx context.Context, owner types.Attachment) Answer {
 }
 
 func (s *server) add(ctx context.Context, req Request) Answer {
-	limit := s.options.AddTimeout
+	limit := s.options.addTimeout
 	if req.Timeout > 0 {
 		limit = req.Timeout
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
 	defer cancel()
-	if s.options.HostPrefix != "" {
-		req.NetNS = filepath.Join(s.options.HostPrefix, req.NetNS)
+	if s.options.hostPrefix != "" {
+		req.NetNS = filepath.Join(s.options.hostPrefix, req.NetNS)
 	}
-	r, wasDown, err := findLink(req, s.options.Broadcast)
+	r, wasDown, err := findLink(req, s.options.broadcast)
 	if err != nil {
 		return failure(types.Coded(types.CodeInternal, err))
 	}

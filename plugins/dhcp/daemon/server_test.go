@@ -39,7 +39,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func optionsIn(t *testing.T, args ...string) Options {
+func optionsIn(t *testing.T, args ...string) options {
 	t.Helper()
 	o, err := parseOptions(append([]string{"-socketpath", filepath.Join(t.TempDir(), "run", "dhcp.sock")}, args...), io.Discard)
 	nstest.Must(t, err)
@@ -47,11 +47,11 @@ func optionsIn(t *testing.T, args ...string) Options {
 }
 
 // runDaemon runs a daemon until stop is called, and waits until it answers.
-func runDaemon(t *testing.T, o Options) (stop func()) {
+func runDaemon(t *testing.T, o options) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- o.Run(ctx, nil, new(lockedBuffer)) }()
+	go func() { ended <- o.run(ctx, nil, new(lockedBuffer)) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -68,11 +68,11 @@ func runDaemon(t *testing.T, o Options) (stop func()) {
 	}
 }
 
-func ask(t *testing.T, o Options, req Request) (Answer, error) {
+func ask(t *testing.T, o options, req Request) (Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	return Call(ctx, o.Socket, req)
+	return Call(ctx, o.socket, req)
 }
 
 func wantError(t *testing.T, err error, texts ...string) {
@@ -87,19 +87,19 @@ func wantError(t *testing.T, err error, texts ...string) {
 func TestTheDaemonLeavesOnlyItsLeases(t *testing.T) {
 	nstest.LeakCheck(t)
 	o := optionsIn(t)
-	o.PIDFile = filepath.Join(t.TempDir(), "pid")
+	o.pidFile = filepath.Join(t.TempDir(), "pid")
 	stop := runDaemon(t, o)
-	if pid, err := os.ReadFile(o.PIDFile); err != nil || string(pid) != strconv.Itoa(os.Getpid())+"\n" {
+	if pid, err := os.ReadFile(o.pidFile); err != nil || string(pid) != strconv.Itoa(os.Getpid())+"\n" {
 		t.Errorf("pid file %q, %v", pid, err)
 	}
-	if info, err := os.Stat(o.Socket); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(o.socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info.Mode(), err)
 	}
-	idle, err := net.Dial("unix", o.Socket)
+	idle, err := net.Dial("unix", o.socket)
 	nstest.Must(t, err)
 	defer func() { _ = idle.Close() }()
 	stop()
-	for _, path := range []string{o.PIDFile, o.Socket} {
+	for _, path := range []string{o.pidFile, o.socket} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -129,25 +129,25 @@ func TestTheEndOfTheDaemonEndsIdleConnectionsAtOnce(t *testing.T) {
 func TestASecondDaemonDoesNotStart(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
-	nstest.Must(t, os.Remove(o.Socket))
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.Socket, ".sock"))
+	wantError(t, o.run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
+	nstest.Must(t, os.Remove(o.socket))
+	wantError(t, o.run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.socket, ".sock"))
 }
 
 func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Socket: filepath.Join(dir, strings.Repeat("x", 107), "dhcp.sock")}
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "want a path of at most 107 bytes")
-	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
+	o := options{socket: filepath.Join(dir, strings.Repeat("x", 107), "dhcp.sock")}
+	wantError(t, o.run(t.Context(), nil, io.Discard), "want a path of at most 107 bytes")
+	o = options{socket: filepath.Join(dir, "run", "dhcp.sock"), pidFile: filepath.Join(dir, "none", "pid")}
+	wantError(t, o.run(t.Context(), nil, io.Discard), "write pid file")
 	l, err := net.Listen("unix", filepath.Join(dir, "x.sock")) // like the reference plugin's daemon, which has no directory
 	nstest.Must(t, err)
 	defer func() { _ = l.Close() }()
-	o = Options{Socket: l.Addr().String()}
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
-	o = Options{Socket: filepath.Join(dir, "file")}
-	nstest.Must(t, os.WriteFile(o.Socket, []byte("x"), 0o600))
-	wantError(t, o.Run(t.Context(), nil, io.Discard), "not a socket; remove it")
+	o = options{socket: l.Addr().String()}
+	wantError(t, o.run(t.Context(), nil, io.Discard), "another daemon answers there; stop it first")
+	o = options{socket: filepath.Join(dir, "file")}
+	nstest.Must(t, os.WriteFile(o.socket, []byte("x"), 0o600))
+	wantError(t, o.run(t.Context(), nil, io.Discard), "not a socket; remove it")
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
 		t.Error(files, err)
 	}
@@ -188,7 +188,7 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{`{"method": "gc", "network": "n"}`, 0, ""},
 		{`{"method": "status"}`, 0, ""},
 	} {
-		conn, err := net.Dial("unix", o.Socket)
+		conn, err := net.Dial("unix", o.socket)
 		nstest.Must(t, err)
 		_, _ = io.WriteString(conn, c.line+"\n")
 		text, err := bufio.NewReader(conn).ReadBytes('\n')
@@ -204,7 +204,7 @@ func TestFlags(t *testing.T) {
 	o, err := parseOptions([]string{
 		"--pidfile=/run/p", "--hostprefix", "/host", "-socketpath", "/s.sock", "-broadcast", "--timeout", "1s", "-resendmax=2s", "--resendtimeout=3s",
 	}, io.Discard)
-	want := Options{PIDFile: "/run/p", HostPrefix: "/host", Socket: "/s.sock", Broadcast: true, Timeout: time.Second, ResendMax: 2 * time.Second, AddTimeout: 3 * time.Second}
+	want := options{pidFile: "/run/p", hostPrefix: "/host", socket: "/s.sock", broadcast: true, timeout: time.Second, resendMax: 2 * time.Second, addTimeout: 3 * time.Second}
 	if err != nil || o != want {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -218,13 +218,13 @@ func TestFlags(t *testing.T) {
 
 func TestHostPrefixPrecedesThePaths(t *testing.T) {
 	root := t.TempDir()
-	o := Options{HostPrefix: root, Socket: "/cni/dhcp.sock", Timeout: time.Second, ResendMax: time.Second, AddTimeout: time.Second}
+	o := options{hostPrefix: root, socket: "/cni/dhcp.sock", timeout: time.Second, resendMax: time.Second, addTimeout: time.Second}
 	at := o
-	at.Socket = filepath.Join(root, o.Socket)
+	at.socket = filepath.Join(root, o.socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	log := new(lockedBuffer)
-	go func() { ended <- o.Run(ctx, nil, log) }()
+	go func() { ended <- o.run(ctx, nil, log) }()
 	defer func() { cancel(); <-ended }()
 	for {
 		a, err := ask(t, at, Request{Method: MethodAdd, Attachment: owner, NetNS: "/netns/none"})
@@ -304,7 +304,7 @@ func TestReleaseWithoutDaemon(t *testing.T) {
 	if all, err := (Store{Dir: s.Dir + "/none"}).Attachments(); len(all) > 0 || err != nil {
 		t.Error(all, err)
 	}
-	if done, err := s.Release(owner); done.Found() || err != nil {
+	if done, err := s.Release(owner); done != (Released{}) || err != nil {
 		t.Error(done, err)
 	}
 	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {

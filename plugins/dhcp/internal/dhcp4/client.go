@@ -23,8 +23,8 @@ var ErrNAK = errors.New("the server refused the request (DHCPNAK)")
 // ErrInUse is the error for an address that another host in the network segment uses.
 var ErrInUse = errors.New("another host in the network segment uses the address")
 
-// ErrNoAnswer is the error for an exchange whose context ended before a usable answer came.
-var ErrNoAnswer = errors.New("no usable answer")
+// errNoAnswer is the error for an exchange whose context ended before a usable answer came.
+var errNoAnswer = errors.New("no usable answer")
 
 // DefaultRequest lists the options that a Client requests if its Request is nil. Classless routes come before static routes
 // and routers, as RFC 3442 demands.
@@ -36,7 +36,7 @@ var DefaultRequest = []uint8{
 }
 
 // A Client exchanges DHCPv4 messages for one interface. Its methods do not change it and may be called concurrently. If
-// the context of an exchange ends before a usable answer comes, the error matches ErrNoAnswer.
+// the context of an exchange ends before a usable answer comes, the exchange returns an error.
 type Client struct {
 	NS        *ns.Handle
 	Link      int       // index of the interface in NS
@@ -62,8 +62,6 @@ type Retry struct {
 	// Max is the longest time between retransmissions. The default is 64 s. Renew and Rebind may wait longer, for half
 	// of the time until the deadline of their context (RFC 2131, section 4.4.5).
 	Max time.Duration
-	// Probe is the unit of time of Client.Probe, which takes four to seven units. The default is 1 s (RFC 5227).
-	Probe time.Duration
 }
 
 // An Offer is a server's answer to DISCOVER. It contains the lease that the server would acknowledge.

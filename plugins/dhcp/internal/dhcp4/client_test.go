@@ -1,4 +1,4 @@
-package dhcp4_test
+package dhcp4
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
-	"github.com/plumb-cni/plumb/v2/plugins/dhcp/internal/dhcp4"
 	"github.com/plumb-cni/plumb/v2/test/nstest"
 )
 
@@ -30,7 +29,7 @@ const (
 // segment.
 type testbed struct {
 	server, container *nstest.NS
-	client            *dhcp4.Client
+	client            *Client
 	serverMAC         types.MAC
 }
 
@@ -41,8 +40,8 @@ func newTestbed() testbed {
 	nstest.Join(GinkgoTB(), nstest.End{In: server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, nstest.End{In: container, Name: "eth0"})
 	serverMAC, _ := linkOf(server, "lan0")
 	mac, index := linkOf(container, "eth0")
-	client := &dhcp4.Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
-		Retry: dhcp4.Retry{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}}
+	client := &Client{NS: container.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
+		Retry: Retry{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}}
 	return testbed{server: server, container: container, client: client, serverMAC: serverMAC}
 }
 
@@ -58,7 +57,7 @@ func (b testbed) start(l nstest.DHCPLease) *nstest.DHCPServer {
 	return nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: b.server, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, l)
 }
 
-func (b testbed) setAddress(l dhcp4.Lease) {
+func (b testbed) setAddress(l Lease) {
 	b.container.MustLine(GinkgoTB(), "ip addr add "+l.Address.String()+" dev eth0")
 }
 
@@ -69,7 +68,7 @@ func limit() context.Context {
 	return ctx
 }
 
-func (b testbed) obtain() dhcp4.Lease {
+func (b testbed) obtain() Lease {
 	GinkgoHelper()
 	offer, err := b.client.Discover(limit())
 	Expect(err).NotTo(HaveOccurred())
@@ -84,7 +83,7 @@ var _ = Describe("an exchange", func() {
 	It("obtains a lease with two messages that contain the right options", func() {
 		b := newTestbed()
 		s := b.start(simple)
-		b.client.Options = []dhcp4.Option{{Code: 12, Value: []byte("host")}, {Code: 53, Value: []byte("?")}}
+		b.client.Options = []Option{{Code: 12, Value: []byte("host")}, {Code: 53, Value: []byte("?")}}
 		l := b.obtain()
 		Expect(l.Address).To(Equal(netip.MustParsePrefix(clientAddr + "/24")))
 		Expect(l.Server).To(Equal(netip.MustParseAddr(serverAddr)))
@@ -97,7 +96,7 @@ var _ = Describe("an exchange", func() {
 			Expect(m.Destination).To(Equal(netip.MustParseAddr("255.255.255.255")))
 			Expect(m.Options[61]).To(Equal([]byte(identifier)))
 			Expect(m.Options[12]).To(Equal([]byte("host")))
-			Expect(m.Options[55]).To(Equal(dhcp4.DefaultRequest))
+			Expect(m.Options[55]).To(Equal(DefaultRequest))
 			Expect(m.IsBroadcast()).To(BeFalse())
 			Expect(m.ClientIPAddr.IsUnspecified()).To(BeTrue())
 		}
@@ -111,7 +110,7 @@ var _ = Describe("an exchange", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		b.client.Broadcast, b.client.Request = true, []uint8{121, 3, 6}
-		b.client.Options = []dhcp4.Option{{Code: 61, Value: []byte("\x00other")}}
+		b.client.Options = []Option{{Code: 61, Value: []byte("\x00other")}}
 		l := b.obtain()
 		Expect(b.client.Release(limit(), l)).To(Succeed())
 		for _, t := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest} {
@@ -149,11 +148,11 @@ var _ = Describe("an exchange", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		s.Always(nstest.DHCPSilence)
-		b.client.Retry = dhcp4.Retry{First: 10 * time.Millisecond, Max: time.Hour}
+		b.client.Retry = Retry{First: 10 * time.Millisecond, Max: time.Hour}
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		_, err := b.client.Discover(ctx)
-		Expect(err).To(MatchError(dhcp4.ErrNoAnswer))
+		Expect(err).To(MatchError(errNoAnswer))
 		// 10 ms four times, then 20, 40, 80, 160, 320. If the time did not double, there would be
 		// 50 transmissions.
 		Expect(len(s.Received())).To(And(BeNumerically(">", 0), BeNumerically("<=", 10)))
@@ -163,11 +162,11 @@ var _ = Describe("an exchange", func() {
 		b := newTestbed()
 		s := b.start(simple)
 		s.Always(nstest.DHCPSilence)
-		b.client.Retry = dhcp4.Retry{First: time.Hour, Max: time.Hour}
-		l := dhcp4.Lease{Address: netip.MustParsePrefix(clientAddr + "/24"), Server: netip.MustParseAddr(serverAddr), ServerMAC: b.serverMAC}
+		b.client.Retry = Retry{First: time.Hour, Max: time.Hour}
+		l := Lease{Address: netip.MustParsePrefix(clientAddr + "/24"), Server: netip.MustParseAddr(serverAddr), ServerMAC: b.serverMAC}
 		for name, exchange := range map[string]func(context.Context) error{
 			"DISCOVER": func(ctx context.Context) error { _, err := b.client.Discover(ctx); return err },
-			"accept":   func(ctx context.Context) error { _, err := b.client.Accept(ctx, dhcp4.Offer{Lease: l}); return err },
+			"accept":   func(ctx context.Context) error { _, err := b.client.Accept(ctx, Offer{Lease: l}); return err },
 			"reboot":   func(ctx context.Context) error { _, err := b.client.Reboot(ctx, l.Address.Addr()); return err },
 			"renew":    func(ctx context.Context) error { _, err := b.client.Renew(ctx, l); return err },
 			"rebind":   func(ctx context.Context) error { _, err := b.client.Rebind(ctx, l); return err },
@@ -187,10 +186,10 @@ var _ = Describe("an exchange", func() {
 				cancel()
 				var err error
 				Eventually(done).Should(Receive(&err))
-				Expect(err).To(MatchError(dhcp4.ErrNoAnswer))
+				Expect(err).To(MatchError(errNoAnswer))
 				Expect(err).To(MatchError(MatchRegexp(`^no usable answer to DHCP(DISCOVER|REQUEST) within [\d.]+m?s`)))
 			}
-			Expect(exchange(ctx)).To(MatchError(dhcp4.ErrNoAnswer), "with a context that has ended before")
+			Expect(exchange(ctx)).To(MatchError(errNoAnswer), "with a context that has ended before")
 		}
 	})
 
@@ -203,7 +202,7 @@ var _ = Describe("an exchange", func() {
 		s.Await(GinkgoTB(), dhcpv4.MessageTypeDiscover)
 		b.container.MustLine(GinkgoTB(), "ip link del eth0")
 		Eventually(done).Should(Receive(MatchError(fs.ErrNotExist)))
-		l := dhcp4.Lease{Address: netip.MustParsePrefix(clientAddr + "/24"), Server: netip.MustParseAddr(serverAddr)}
+		l := Lease{Address: netip.MustParsePrefix(clientAddr + "/24"), Server: netip.MustParseAddr(serverAddr)}
 		for _, err := range []error{
 			b.client.Release(limit(), l), b.client.Decline(limit(), l), b.client.Probe(limit(), l.Address.Addr()),
 			second(b.client.Renew(limit(), l)), second(b.client.Rebind(limit(), l)),
@@ -270,9 +269,9 @@ var _ = Describe("a lease", func() {
 		s.Always(nstest.DHCPNAK)
 		for _, err := range []error{
 			second(b.client.Renew(limit(), l)), second(b.client.Rebind(limit(), l)), second(b.client.Reboot(limit(), l.Address.Addr())),
-			second(b.client.Accept(limit(), dhcp4.Offer{Lease: l})),
+			second(b.client.Accept(limit(), Offer{Lease: l})),
 		} {
-			Expect(err).To(MatchError(dhcp4.ErrNAK))
+			Expect(err).To(MatchError(ErrNAK))
 			Expect(err).To(MatchError(`DHCPREQUEST: the server refused the request (DHCPNAK): "not in this network"`))
 		}
 	})
@@ -339,7 +338,7 @@ var _ = Describe("a lease", func() {
 
 	It("is not released when it has no valid address", func() {
 		b := newTestbed()
-		for _, l := range []dhcp4.Lease{{}, {Address: netip.MustParsePrefix("fd00::1/64"), Server: netip.MustParseAddr(serverAddr)}} {
+		for _, l := range []Lease{{}, {Address: netip.MustParsePrefix("fd00::1/64"), Server: netip.MustParseAddr(serverAddr)}} {
 			Expect(b.client.Release(limit(), l)).To(MatchError(ContainSubstring("invalid address")))
 			Expect(second(b.client.Renew(limit(), l))).To(MatchError(ContainSubstring("invalid address")))
 		}

@@ -1,4 +1,4 @@
-package dhcp4_test
+package dhcp4
 
 import (
 	. "github.com/onsi/ginkgo/v2"

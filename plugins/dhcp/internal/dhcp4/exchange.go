@@ -52,7 +52,6 @@ func (c *Client) ask(ctx context.Context, q *request) (Lease, error) {
 		}
 		l, err := x.await(ctx, sent.Add(c.interval(ctx, q, n)))
 		if err == nil {
-			l.Age = time.Since(sent)
 			return l, nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -132,7 +131,7 @@ func (x *exchange) refusal(nak *dhcpv4.DHCPv4) error {
 }
 
 func (x *exchange) noAnswer() error {
-	err := fmt.Errorf("%w to %s within %s", ErrNoAnswer, x.request.name(), time.Since(x.began).Round(10*time.Millisecond))
+	err := fmt.Errorf("%w to %s within %s", errNoAnswer, x.request.name(), time.Since(x.began).Round(10*time.Millisecond))
 	if x.problem != nil {
 		err = fmt.Errorf("%w: %w", err, x.problem)
 	}

@@ -28,7 +28,7 @@ const scopeLink = 253
 // minMTU is the smallest value of option 26 (RFC 2132, section 5.1).
 const minMTU = 68
 
-// A Lease contains what a server has acknowledged. It can be encoded as JSON, without Age and Ignored.
+// A Lease contains what a server has acknowledged. It can be encoded as JSON, without Ignored.
 type Lease struct {
 	Address   netip.Prefix  `json:"address"`         // the address with the mask of option 1
 	Server    netip.Addr    `json:"server"`          // option 54
@@ -44,8 +44,6 @@ type Lease struct {
 	RenewAfter  time.Duration `json:"renewAfter"`  // T1, which is option 58 or half of Duration
 	RebindAfter time.Duration `json:"rebindAfter"` // T2, which is option 59 or 85 % of Duration
 
-	// Age is the time from sending the request to the end of the exchange.
-	Age time.Duration `json:"-"`
 	// Ignored lists the invalid parts of the answer.
 	Ignored []error `json:"-"`
 }

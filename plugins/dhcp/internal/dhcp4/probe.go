@@ -2,7 +2,6 @@ package dhcp4
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,6 +19,9 @@ import (
 // probes is the number of probes that Probe sends (PROBE_NUM in RFC 5227, section 1.1).
 const probes = 3
 
+// probeUnit is the unit of the times between probes (RFC 5227, section 1.1).
+const probeUnit = time.Second
+
 // Probe asks the hosts of the segment, by ARP, whether one of them uses the address (RFC 5227, section 2.1.1). Without an answer,
 // it takes four to seven seconds. The error matches ErrInUse if a host uses the address.
 func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
@@ -31,8 +33,7 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 		return err
 	}
 	defer stop()
-	unit := cmp.Or(c.Retry.Probe, time.Second)
-	if err := c.awaitConflict(ctx, s, addr, rand.N(unit)); err != nil { // PROBE_WAIT
+	if err := c.awaitConflict(ctx, s, addr, rand.N(probeUnit)); err != nil { // PROBE_WAIT
 		return err
 	}
 	for n := 1; n <= probes; n++ {
@@ -43,9 +44,9 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		wait := unit + rand.N(unit) // PROBE_MIN to PROBE_MAX
+		wait := probeUnit + rand.N(probeUnit) // PROBE_MIN to PROBE_MAX
 		if n == probes {
-			wait = 2 * unit // ANNOUNCE_WAIT
+			wait = 2 * probeUnit // ANNOUNCE_WAIT
 		}
 		if err := c.awaitConflict(ctx, s, addr, wait); err != nil {
 			return err
