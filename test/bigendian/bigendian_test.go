@@ -42,7 +42,7 @@ func TestBigEndian(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.what, func(t *testing.T) {
-			cmd := exec.Command("go", "test", "-count=1", "-v", "-vet=off", "-timeout=60m", "-skip=^FuzzCheck$", "-exec="+emulator, "-run="+row.tests, row.packages)
+			cmd := exec.Command("go", "test", "-count=1", "-v", "-vet=off", "-trimpath", "-timeout=60m", "-skip=^FuzzCheck$", "-exec="+emulator, "-run="+row.tests, row.packages)
 			cmd.Dir, cmd.Env = nstest.Root(t), append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=")
 			out, err := cmd.CombinedOutput()
 			passed := strings.Count("\n"+string(out), "\n--- PASS: ")
