@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 12780, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 12880, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 840},
 	"pkg/hostfile":            {lines: 280},
@@ -32,7 +32,7 @@ var budgets = map[string]budget{
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
 	"pkg/nft":                 {lines: 2100, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
-	"pkg/nl":                  {lines: 4160, why: "a list that changes meanwhile is requested again"},
+	"pkg/nl":                  {lines: 4180, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
 	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},

@@ -149,6 +149,9 @@ func createdFor(hostEnd nl.Link, owner types.Attachment) bool {
 // IsHostEndName reports whether the name begins like the name of a host end.
 func IsHostEndName(name string) bool { return strings.HasPrefix(name, hostPrefix) }
 
+// NameOfHostEnd returns the name that ADD gives the attachment's host end if no other interface has it.
+func NameOfHostEnd(owner types.Attachment) string { return hostNames(owner)[0] }
+
 // HasHostEndForm reports whether the name has the form of a host end's name, with plumb and with the reference plugins.
 func HasHostEndForm(name string) bool {
 	digits, found := strings.CutPrefix(name, hostPrefix)

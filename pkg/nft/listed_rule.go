@@ -122,6 +122,7 @@ const (
 	loadedOifName
 	loadedIbrName
 	loadedObrName
+	loadedMark
 	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
@@ -147,7 +148,7 @@ func (p *ruleParser) parse(e expr.Any) {
 		p.loaded = map[expr.MetaKey]loadedField{
 			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
 			expr.MetaKeyBRIIIFNAME: loadedIbrName, expr.MetaKeyBRIOIFNAME: loadedObrName,
-			expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+			expr.MetaKeyMARK: loadedMark, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
 		}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
@@ -217,6 +218,8 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 		p.add("ibrname " + name)
 	case isEqual && p.loaded == loadedObrName:
 		p.add("obrname " + name)
+	case p.loaded == loadedMark:
+		p.add("-m mark")
 	case isEqual && p.loaded == loadedProtocol:
 		p.add("nfproto")
 	default:

@@ -34,7 +34,7 @@ func TestRuleParser(t *testing.T) {
 		"all output interfaces but one":     {Inet, ruleOf(loadFields([]Field{OifName()}), unequal([]byte("eth0\x00"))), ListedRule{Matches: []string{"! -o eth0"}}, "6574683000"},
 		"a member of a set":                 {IPv4, Rule{InSet("set", Saddr(IPv4))}, ListedRule{Matches: []string{"?"}}, ""},
 		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{Matches: []string{"?"}}, "76726600000000000000000000000000"},
-		"another field loaded afterwards":   {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{Matches: []string{"?"}}, "0a580002"},
+		"another field loaded afterwards":   {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{Matches: []string{"-m mark"}}, "0a580002"},
 		"a comparison with a mask before one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).appendExpr(equal([]byte{10, 88, 0, 2})).expressions...),
 			ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32")}, "0a580000 0a580002"},
 		"a condition of another kind": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), &expr.Limit{}), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Matches: []string{"-s 10.88.0.2/32", "?"}}, "0a580002"},

@@ -164,6 +164,21 @@ func (c *Conn) RefusingRules() ([]RefusingRule, error) {
 	return rules, err
 }
 
+// PriorityOfFirst returns a priority of a rule that the kernel evaluates before all others, except the rule for the local table.
+func (c *Conn) PriorityOfFirst() (int, error) {
+	list, err := c.rules()
+	first := mainPriority
+	for _, r := range list {
+		if r.Table != unix.RT_TABLE_LOCAL && r.Priority > 1 {
+			first = min(first, r.Priority)
+		}
+	}
+	return first - 1, err
+}
+
+// mainPriority is the priority of the rule for the main table (fib_default_rules_init).
+const mainPriority = 0x7ffe
+
 // selectsMore reports whether a rule selects packets by more than the source address, or does more
 // than look up a route in a table.
 func selectsMore(r netlink.Rule) bool {

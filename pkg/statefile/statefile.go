@@ -231,8 +231,10 @@ func CheckWritable(dir string) error {
 	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0) {
 		err = syscall.ENOSPC
 	}
-	if err != nil {
-		return &fs.PathError{Op: "write to", Path: dir, Err: err}
+	if err == nil {
+		return nil
 	}
-	return nil
+	p := types.Problem{Object: "directory " + dir, Kind: types.ProblemDiffers, Want: "writable", Got: err.Error(),
+		Advice: "make the directory writable, or free space on its file system (findmnt, df, df -i)"}
+	return p.Errorf("%w", &fs.PathError{Op: "write to", Path: dir, Err: err})
 }

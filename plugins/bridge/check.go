@@ -127,7 +127,12 @@ func (a *attachment) diffMaster(l nl.Link) error {
 func (a *attachment) diffPort() error {
 	hostEnd, want := a.hostEnd, a.conf.port
 	if err := a.diffMaster(hostEnd); err != nil {
-		return err
+		// the kernel clears the flags of a port that gets another master
+		lost := errors.Join(err, a.diffFlag("hairpin", want.Hairpin, false), a.diffFlag("isolated", want.Isolated, false))
+		if hostEnd.Master != 0 {
+			return types.WithRepair(types.RepairNever, lost)
+		}
+		return lost
 	}
 	got, err := a.host.Port(hostEnd)
 	if err != nil {

@@ -219,7 +219,9 @@ func (f *firewall) checkAdd() error {
 		return types.NotAvailable(err)
 	}
 	if names := f.closedChains(nft.Families()); len(names) > 0 {
-		return types.Errorf(types.CodeLimited, mayDropText, strings.Join(names, ", "))
+		p := types.Problem{Object: "chain " + names[0], Kind: types.ProblemConflict, Repair: types.RepairNever,
+			Advice: "let the program that owns the chain accept packets from and to the containers; with firewalld, set \"backend\": \"firewalld\""}
+		return types.Coded(types.CodeLimited, p.Errorf(mayDropText, strings.Join(names, ", ")))
 	}
 	return nil
 }

@@ -202,11 +202,15 @@ func (f *firewall) gcRules(keep types.Set) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// checkRules returns an error that lists what ADD would add, except markers, which the reference plugin does not add.
+// checkRules returns an error that names the first of the rules and chains that ADD would add, and their number. It ignores
+// markers, which the reference plugin does not add.
 func (f *firewall) checkRules(tool xt.Tool, table xt.Table) error {
-	var errs []error
-	for _, line := range f.missingLines(table, f.addrsOf(tool.Family)) {
-		errs = append(errs, fmt.Errorf("table %s of %s differs from the table after ADD: want %s", filter, tool.Name(), line))
+	lines := f.missingLines(table, f.addrsOf(tool.Family))
+	switch len(lines) {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("table %s of %s lacks what ADD adds: %s", filter, tool.Name(), lines[0])
 	}
-	return errors.Join(errs...)
+	return fmt.Errorf("table %s of %s lacks what ADD adds: %s, and %d more chains and rules", filter, tool.Name(), lines[0], len(lines)-1)
 }

@@ -59,8 +59,8 @@ var _ = Describe("the backend iptables", Ordered, ContinueOnFailure, func() {
 	It("reports each missing rule in CHECK, and restores it in REPAIR", func() {
 		c := b.call(byIPTables, 0)
 		for _, broken := range []struct{ command, names string }{
-			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "want -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
-			{"-D CNI-FORWARD -d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "want -A CNI-FORWARD -d 10.9.0.2/32"},
+			{"-D CNI-FORWARD -s 10.9.0.2 -j ACCEPT", "lacks what ADD adds: -A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"},
+			{"-D CNI-FORWARD -d 10.9.0.2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "lacks what ADD adds: -A CNI-FORWARD -d 10.9.0.2/32"},
 			{"-F CNI-FORWARD", "CNI-ADMIN"},
 			{"-D FORWARD 1", "-j CNI-FORWARD"},
 		} {

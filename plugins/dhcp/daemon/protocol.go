@@ -114,7 +114,8 @@ func Call(ctx context.Context, socket string, req Request) (Answer, error) {
 func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return Answer{}, fmt.Errorf("the DHCP daemon cannot be reached (is \"dhcp daemon\" running?): %w", err)
+		p := types.Problem{Object: "DHCP daemon", Kind: types.ProblemMissing, Advice: "start the unit cni-dhcp.service or plumb-dhcp.service, or run \"dhcp daemon\""}
+		return Answer{}, p.Errorf("the DHCP daemon cannot be reached (is \"dhcp daemon\" running?): %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

@@ -90,7 +90,7 @@ var ofConfiguration = []uint{types.CodeUnsupported, types.CodeDecode, types.Code
 func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addFunc) {
 	const format = "STATUS of %s in network %q: %s"
 	for _, w := range warnings {
-		fix := cmp.Or(plugins.Solution{Fix: w.Fix, Advice: sentence(w.Advice)}, p.seePage())
+		fix := cmp.Or(solutionOf(w), p.seePage())
 		finding := add(p.file.path, fix, format, p.Type, p.file.name(), w.Msg)
 		finding.table, finding.effect = w.Table, w.Effect
 	}
@@ -98,6 +98,10 @@ func (k asker) addStatus(p plugin, warnings []types.Problem, err error, add addF
 		where, fix := k.solve(p, err)
 		add(where, fix, format, p.Type, p.file.name(), plugins.ErrorText(err))
 	}
+}
+
+func solutionOf(p types.Problem) plugins.Solution {
+	return plugins.Solution{Fix: p.Fix, Advice: sentence(p.Advice)}
 }
 
 // sentence returns the text with a capital letter and a full stop.
@@ -126,8 +130,10 @@ func (k asker) solve(p plugin, err error) (where string, s plugins.Solution) {
 	if slices.Contains(ofConfiguration, failure.Code) {
 		return p.file.path, p.file.edit("correct the configuration of %s", p.Type)
 	}
-	if i := slices.IndexFunc(failure.Problems, func(p types.Problem) bool { return p.Fix != "" }); i >= 0 {
-		return p.file.path, plugins.Solution{Fix: failure.Problems[i].Fix}
+	for _, problem := range failure.Problems {
+		if problem.Fix != "" || problem.Advice != "" {
+			return p.file.path, solutionOf(problem)
+		}
 	}
 	return p.file.path, p.seePage()
 }

@@ -354,6 +354,16 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "the host has a route to 10.88.3.0/24 on up0",
 			byHand: func(n *testHost) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
 		}),
+		Entry("the subnet of one of the host's interfaces", "route", mistake{
+			create: func(n *testHost) {
+				n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "address add 10.88.0.9/16 dev up0")
+			},
+			what: "the host has a route to 10.88.0.0/16 on up0",
+			byHand: func(n *testHost) {
+				Expect(n.find("route", "").Advice).To(Equal("Then replace the running containers."), "no command deletes the route")
+				n.change("10-pods.conflist", "10.88.0.", "10.89.0.")
+			},
+		}),
 		Entry("a policy rule that refuses what containers send", "policy-rule", mistake{
 			create: func(n *testHost) { n.sh("ip rule add from 10.0.0.0/8 blackhole priority 100") },
 			what:   `host: the policy rule "from 10.0.0.0/8" (priority 100) refuses the packets of containers of network "pods"`,
@@ -380,6 +390,14 @@ var _ = Describe("plumb doctor on configurations", func() {
 			byHand: func(n *testHost) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
 	)
+
+	It("says how to start what a plugin needs", func() {
+		n := newTestHost("bridge", "dhcp", "firewall", "host-local")
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge", "ipam": {"type": "dhcp"}}]}`)
+		Expect(n.find("status", "the DHCP daemon cannot be reached").Advice).To(HavePrefix("Start the unit cni-dhcp.service "))
+		n.write("10-pods.conflist", strings.Replace(good, "        }\n    ]", "        },\n        {\"type\": \"firewall\", \"backend\": \"firewalld\"}\n    ]", 1))
+		Expect(n.find("status", "firewalld is not running").Fix).To(Equal("systemctl start firewalld"))
+	})
 
 	It("ignores policy rules that refuse some packets, or packets of others", func() {
 		n := newTestHost("bridge", "host-local")

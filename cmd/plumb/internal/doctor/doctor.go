@@ -195,7 +195,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
 		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
 		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", a.findRuntimePlugins},
-		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"policy-rule", h.findRefusals}, {"bridge", h.findBridges}, {"gateway", h.findGateways}, {"master", h.findMasters},
+		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"policy-rule", h.findRefusals}, {"bridge", h.findBridges}, {"host-end", h.findRenamed}, {"gateway", h.findGateways}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts}, {"capability", findCapabilities},
 	}...)
 	if held == nil {
@@ -208,7 +208,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"returned-device", func(_ []*file, add addFunc) { held.findReturned(h, add) }},
 		{"datastore", func(files []*file, add addFunc) { a.findDatastores(held, files, add) }}, {"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", func(files []*file, add addFunc) { h.findForwardDrop(held, files, add) }},
-		{"router-advertisements", h.findIgnoredRouters}, {"networkd", h.findNetworkd},
+		{"uplink", h.findUplink}, {"router-advertisements", h.findIgnoredRouters}, {"networkd", h.findNetworkd},
 		{"masq-exemption", h.findExemptions},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, h.losses(), add) }},

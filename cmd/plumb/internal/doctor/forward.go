@@ -62,16 +62,19 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 }
 
 // findClosedPorts finds chains of iptables that drop what other hosts send to host ports of a network with the plugin firewall, which
-// accepts only connections that a container opens. A rule that accepts something else than packets from the network, from a
-// bridge, to single addresses or of existing connections may accept such packets.
+// accepts only connections that a container opens. A rule accepts such packets if it names the network as destination, or has no
+// conditions but the interface, the mark or the state of the connection.
 func (h host) findClosedPorts(f *file, c nft.ListedChain, rules []nft.ListedRule, add addFunc) {
 	_, output := bridgeOptions(c.Table)
 	isBridge := func(name string) bool {
 		return slices.ContainsFunc(h.links, func(l nl.Link) bool { return l.Name == name && l.Kind == "bridge" })
 	}
+	isNarrow := func(match string) bool {
+		return !strings.HasPrefix(match, "-i ") && !slices.Contains([]string{"-m conntrack", "-m mark", "nfproto"}, match)
+	}
 	accepts := func(r nft.ListedRule) bool {
 		return r.Target == "ACCEPT" && !r.Saddr.IsValid() && !isBridge(r.Iif) && !slices.Contains(r.Matches, "-m conntrack --ctstate RELATED,ESTABLISHED") &&
-			(!r.Daddr.IsValid() || f.isSelected(r.Daddr, output, r))
+			(f.isSelected(r.Daddr, output, r) || !slices.ContainsFunc(r.Matches, isNarrow))
 	}
 	admin := slices.IndexFunc(rules, func(r nft.ListedRule) bool { return r.Chain == "CNI-FORWARD" && r.Jump != "" && len(r.Matches) == 0 })
 	if admin < 0 || slices.ContainsFunc(rules, accepts) { // without CNI-FORWARD, the network has no containers
@@ -123,7 +126,7 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 	}
 	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
 		where, lacks = f.path, ", whose list does not contain the plugin firewall"
-		fix = withAdvice(f.edit(`add {"type": "firewall"} to plugins, after the plugin that creates the interface`), replaceContainers)
+		fix = withAdvice(f.edit(`add {"type": "firewall"} to plugins, after the plugin that creates the interface`), "%s", f.untilReplaced(c.Table.Family))
 	}
 	drop := "its policy is drop"
 	if c.Drop == nft.RuleDrop {
@@ -131,6 +134,22 @@ func (f *file) addDrop(c nft.ListedChain, add addFunc) {
 	}
 	add(where, fix, "table %s, chain %s: %s, and no rule of it names the subnet or the bridge of network %q%s",
 		c.Table, c.Name, drop, f.name(), lacks)
+}
+
+// untilReplaced returns the advice for the running containers of a network to whose list the plugin firewall must be added.
+func (f *file) untilReplaced(family nft.Family) string {
+	program := map[nft.Family]string{nft.IPv4: "iptables", nft.IPv6: "ip6tables"}[family]
+	var commands []string
+	for _, s := range f.subnets() {
+		if nft.FamilyOf(s.Addr()) == family {
+			commands = append(commands, types.Command(program, "-I", "FORWARD", "-s", s.String(), "-j", "ACCEPT"),
+				types.Command(program, "-I", "FORWARD", "-d", s.String(), "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "ACCEPT"))
+		}
+	}
+	if commands == nil {
+		return replaceContainers
+	}
+	return "Then replace the running containers, or until then let them through: " + strings.Join(commands, " && ")
 }
 
 // addDroppingRule adds a finding if, of the rules that name the network as source or as destination, the first one drops packets

@@ -16,11 +16,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
 	"github.com/plumb-cni/plumb/v2/pkg/pool"
+	"github.com/plumb-cni/plumb/v2/pkg/sysctl"
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
@@ -123,6 +125,8 @@ func (h host) findRoutes(files []*file, add addFunc) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
 		h.report.failed("routes of "+l.Name, types.IgnoreNotExist(err))
+		addrs, err := h.conn.Addrs(l)
+		h.report.failed("addresses of "+l.Name, types.IgnoreNotExist(err))
 		for _, r := range routes {
 			for _, p := range pluginsOf(usable(files)) {
 				i := slices.IndexFunc(p.subnets(), func(s netip.Prefix) bool { return contains(s, r.Dst) })
@@ -131,6 +135,8 @@ func (h host) findRoutes(files []*file, add addFunc) {
 				}
 				fix, remove := p.file.edit("choose another subnet"), run("ip", "route", "delete", r.Dst.String(), "dev", l.Name)
 				switch {
+				case slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Masked() == r.Dst }): // it is the host's own network
+					fix = withAdvice(fix, replaceContainers)
 				case slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }):
 				case slices.ContainsFunc(h.links, func(l nl.Link) bool { _, owned := attach.OwnerOf(l, p.file.name()); return owned }):
 					fix = withAdvice(remove, "If another program needs the route, choose another subnet in %s instead, and replace the containers.", p.file.path)
@@ -160,6 +166,7 @@ func (h host) findRefusals(files []*file, add addFunc) {
 		}
 	}
 	h.findRefusedDefaults(files, add)
+	h.findDiverted(files, add)
 }
 
 // findRefusedDefaults finds default routes that refuse packets from containers of bridge, but not those of the host, because a
@@ -176,6 +183,32 @@ func (h host) findRefusedDefaults(files []*file, add addFunc) {
 			if r != nil && r.Table != nl.MainTable {
 				add(onHost, run(r.Delete()...), "the %s refuses the packets of containers of network %q", r, p.file.name())
 			}
+		}
+	}
+}
+
+// findDiverted finds networks of bridge whose packets a policy rule, for example of a VPN, sends by another table through another
+// interface. findRoutes has found routes of the main table that do so.
+func (h host) findDiverted(files []*file, add addFunc) {
+	for _, p := range pluginsOf(usable(files)) {
+		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() && l.Up })
+		if i < 0 || !p.isRouted() {
+			continue
+		}
+		routes, err := h.conn.Routes(h.links[i])
+		h.report.failed("routes of "+h.links[i].Name, err)
+		for _, set := range p.sets() {
+			addr := set.Ranges[0].Last
+			r := slices.IndexFunc(routes, func(r nl.Route) bool { return r.Dst.Contains(addr) && r.Dst.Bits() > 0 && r.Table == nl.MainTable })
+			through, err := h.conn.LinkTo(addr)
+			if r < 0 || err != nil || through.Index == h.links[i].Index {
+				continue
+			}
+			first, err := h.conn.PriorityOfFirst()
+			h.report.failed("policy rules", err)
+			p.file.explained = true
+			add(onHost, withAdvice(run("ip", map[bool]string{true: "-4", false: "-6"}[addr.Is4()], "rule", "add", "to", routes[r].Dst.String(), "lookup", "main", "priority", fmt.Sprint(first)), "Run it again after each restart of the host."),
+				"a policy rule selects another table than main for packets to containers of network %q, so that they leave through %s", p.file.name(), through.Name)
 		}
 	}
 }
@@ -204,6 +237,23 @@ func (h host) bridgeOf(network, configured string) (name string) {
 		}
 	}
 	return name
+}
+
+// findRenamed finds host ends that another program has renamed, because no plugin finds them.
+func (h host) findRenamed(files []*file, add addFunc) {
+	for _, l := range h.links {
+		owner, created, complete := attach.ParseAlias(l)
+		if !created || !complete || l.Kind != "veth" || attach.HasHostEndForm(l.Name) || attach.IsAccessEnd(l.Name) {
+			continue
+		}
+		for _, f := range files {
+			f.explained = f.explained || f.name() == owner.Network // CHECK does not find the host end
+		}
+		name := attach.NameOfHostEnd(owner)
+		commands := []string{types.Command("ip", "link", "set", "dev", l.Name, "down"), types.Command("ip", "link", "set", "dev", l.Name, "name", name), types.Command("ip", "link", "set", "dev", name, "up")}
+		fix := plugins.Solution{Fix: strings.Join(commands, " && "), Advice: "Then run plumb repair, because the kernel deletes the routes through an interface that is set down."}
+		add(onHost, fix, "the host end of container %s, interface %s, has the name %s in place of %s", owner.ContainerID, owner.IfName, l.Name, name)
+	}
 }
 
 // findBridges finds networks whose containers are not on the bridge that the configuration names.
@@ -269,6 +319,25 @@ func (h host) findMasters(files []*file, add addFunc) {
 			add(p.where("master"), run("ip", "link", "set", "dev", h.links[i].Name, "up"),
 				"master %s is down, so that containers send and receive nothing", p.Master)
 		}
+	}
+}
+
+// findUplink finds that the interface of the default route does not forward IPv4 packets, although the host forwards others. An
+// administrator or systemd-networkd can have set this. For IPv6, the kernel has no such setting (ip6_forward).
+func (h host) findUplink(files []*file, add addFunc) {
+	isRouted := func(p plugin) bool {
+		return p.isRouted() && slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is4() })
+	}
+	index, err := h.conn.DefaultDevice()
+	h.report.failed("default route", err)
+	i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Index == index })
+	if i < 0 || !slices.ContainsFunc(pluginsOf(usable(files)), isRouted) {
+		return
+	}
+	setting := sysctl.Setting{Key: sysctl.IPv4(h.links[i].Name, "forwarding"), Value: "1"}
+	if sysctl.Diff(h.ns, sysctl.Setting{Key: "net/ipv4/ip_forward", Value: "1"}) == nil && sysctl.Diff(h.ns, setting) != nil {
+		add(onHost, withAdvice(run("sysctl", "-w", setting.Key+"="+setting.Value), "Look in /etc/sysctl.d and in the configuration of the network for what sets it to 0."),
+			"the default route goes through %s, and %s is 0, so that containers get no packets from other hosts", h.links[i].Name, setting.Key)
 	}
 }
 

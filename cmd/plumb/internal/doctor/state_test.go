@@ -436,6 +436,15 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(old, func() { n.replace(runtimeOf("d1", d1)) })
 	})
 
+	It("finds that the interface of the default route does not forward", func() {
+		n, _ := newUsedHost()
+		nstest.Join(GinkgoTB(), nstest.End{In: n.NS, Name: "eth7", Addrs: []string{"192.0.2.2/24"}}, nstest.End{In: nstest.New(GinkgoTB()), Name: "router0"})
+		n.IP("route add default via 192.0.2.1")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth7/forwarding", "0")
+		n.requireFixed(n.find("uplink", "the default route goes through eth7, and net/ipv4/conf/eth7/forwarding is 0"), nil)
+	})
+
 	It("finds an interface that will lose what it got from router advertisements, but no static one", func() {
 		n, _ := newUsedHost()
 		nstest.Join(GinkgoTB(), nstest.End{In: n.NS, Name: "eth7", Addrs: []string{"2001:db8:18::1/64"}}, nstest.End{In: nstest.New(GinkgoTB()), Name: "router0"})
@@ -461,6 +470,10 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
 		finding := n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireFixed(finding, func() { n.sh("nft add rule inet f forw ip saddr 10.88.0.0/16 accept") })
+		n = &usedHost{testHost: newTestHost("bridge", "host-local", "firewall")}
+		n.attachBy(strings.Replace(masqueraded, "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]", 1))
+		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
+		Expect(n.find("status", "may drop packets of containers").Advice).To(HavePrefix("Let the program that owns the chain accept"))
 	})
 
 	It("finds a chain whose last rule rejects what containers send, unless a chain before the rule names the bridge", func() {
@@ -520,15 +533,30 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Entry(nil, "blackhole route ::/0 of table 101", "ip -6 rule add iif cni0 table 101; ip -6 route add blackhole default metric 7 table 101"),
 	)
 
+	DescribeTable("finds a table that sends packets for containers elsewhere", func(commands string) {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local")}
+		n.attachBy(strings.Replace(masqueraded, `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`, 1))
+		n.add("d1")
+		nstest.Join(GinkgoTB(), nstest.End{In: n.NS, Name: "wg0", Addrs: []string{"192.0.2.2/24"}}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
+		n.sh(commands)
+		n.requireFixed(n.find("policy-rule", `host: a policy rule selects another table than main for packets to containers of network "pods", so that they leave through wg0`), nil)
+	},
+		Entry("as WireGuard's default route", "ip rule add not fwmark 0xca6c table 51820; ip route add default dev wg0 table 51820"),
+		Entry("as Tailscale's subnet routes", "ip -6 rule add pref 5270 table 52; ip -6 route add fd00::/16 dev wg0 table 52"),
+	)
+
 	It("finds a chain that drops what other hosts send to host ports although the list contains firewall", func() {
 		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}
 		n.attachBy(strings.Replace(masqueraded, "        }\n    ]", "        },\n        {\"type\": \"portmap\", \"capabilities\": {\"portMappings\": true}},\n        {\"type\": \"firewall\"}\n    ]", 1))
-		n.sh("iptables -P FORWARD DROP; iptables -A FORWARD -i docker0 -j ACCEPT; ip link add docker0 type bridge")
+		n.sh("ip link add docker0 type bridge; iptables -P FORWARD DROP; iptables -A FORWARD -i docker0 -j ACCEPT; iptables -A FORWARD -o docker0 -j ACCEPT; " +
+			"iptables -A FORWARD -p icmp -j ACCEPT; iptables -A FORWARD -p tcp --dport 22 -j ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty(), "no container")
 		n.add("d1")
 		n.requireFixed(n.find("forward-drop", `table ip filter, chain FORWARD drops what other hosts send to host ports of network "pods"`), nil)
-		n.sh("iptables -F CNI-ADMIN; iptables -A FORWARD -o cni0 -j ACCEPT")
-		Expect(n.doctor().Findings).To(BeEmpty())
+		for _, rule := range []string{"-o cni0", "-i up0", "-m mark --mark 0x4000/0x4000", "-d 10.88.0.0/16 -p tcp"} {
+			n.sh("iptables -F CNI-ADMIN; iptables -A CNI-ADMIN " + rule + " -j ACCEPT")
+			Expect(n.doctor().Findings).To(BeEmpty(), rule)
+		}
 	})
 
 	It("finds a chain that drops the frames of a bridge", func() {
@@ -542,6 +570,24 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n, _ := newUsedHost()
 		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
 		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("finds a host end that another program moved to its bridge, and the flags that it lost there", func() {
+		n := &usedHost{testHost: newTestHost("bridge", "host-local")}
+		n.attachBy(strings.Replace(masqueraded, `"isGateway"`, `"hairpinMode": true, "isGateway"`, 1))
+		n.add("d1")
+		n.add("d2")
+		n.sh("ip link add br9 type bridge && ip link set br9 up && ip link set $(ip -br link show master cni0 | sed -n 's/@.*//p;q') master br9")
+		finding := n.find("check", "is not a port of bridge cni0")
+		Expect(finding.Fix).To(MatchRegexp(`^ip link set dev (veth\S+) master cni0 && ip link set dev veth\S+ type bridge_slave hairpin on$`))
+		n.requireFixed(finding, nil)
+	})
+
+	It("finds a host end with another name", func() {
+		n, _ := newUsedHost()
+		name := strings.TrimSpace(n.sh("ip -o link show type veth | grep -o 'veth[0-9a-f]*' | head -1"))
+		n.sh("ip link set " + name + " down; ip link set " + name + " name foo0; ip link set foo0 up")
+		n.requireFixed(n.find("host-end", "the host end of container d1, interface eth0, has the name foo0 in place of "+name), nil)
 	})
 
 	It("finds an edited configuration that names another bridge than the containers use", func() {

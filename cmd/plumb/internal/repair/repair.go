@@ -275,7 +275,8 @@ func (r *Report) repair(ctx context.Context, caller *plugins.Caller, a *node.Att
 		r.Repaired = append(r.Repaired, entry(a, d))
 		return
 	case a.IsDeleted(), rest.HasKind(types.ProblemDeleted):
-		r.skip(a, fmt.Errorf("a DEL of %s has begun", a.ID()))
+		r.skip(a, fmt.Errorf("a DEL of %s has begun; if the runtime does not repeat it, run this: %s", a.ID(),
+			types.Command("plumb", "gc", "--dead", a.ContainerID, "--network", a.Network, "--force")+r.flags))
 		return
 	case !caller.ContainerSide && rest.Repair() == types.RepairContainerSide:
 		solution = plugins.Solution{Fix: rest.RepairCommand(a.Network, r.flags)}
