@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 12880, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 12920, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 840},
 	"pkg/hostfile":            {lines: 280},
@@ -31,7 +31,7 @@ var budgets = map[string]budget{
 	"pkg/iptables":            {lines: 920, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
-	"pkg/nft":                 {lines: 2100, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
+	"pkg/nft":                 {lines: 2140, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
 	"pkg/nl":                  {lines: 4180, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},

@@ -178,7 +178,7 @@ func printReport(w io.Writer, r *doctor.Report, verbose bool) error {
 		found = count(n, "problem")
 	}
 	if young := r.Skipped - r.WithoutResult - r.Foreign; young > 0 {
-		printf(w, "%s skipped: younger than a minute, or of unknown age; run doctor again in a minute\n", count(young, "attachment"))
+		printf(w, "%s skipped: younger than a minute (run doctor again in a minute), or of unknown age\n", count(young, "attachment"))
 	}
 	if r.Foreign > 0 {
 		printf(w, "%s skipped: no plugin of their networks is plumb's\n", count(r.Foreign, "attachment"))

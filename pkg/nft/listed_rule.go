@@ -1,7 +1,10 @@
 package nft
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	mathbits "math/bits"
 	"net"
@@ -13,6 +16,7 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
 )
 
 // A ListedRule is a rule that was read from the kernel. Any program may have added it, for example
@@ -24,6 +28,7 @@ type ListedRule struct {
 	Target  string       // the name of the iptables target, such as ACCEPT, REJECT or MASQUERADE, if it is known
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
+	Dport   uint16       // the only destination port that the rule matches, or 0
 	Iif     string       // the input interface that the rule matches, or "" if it matches all
 	// Matches contains all conditions as iptables prints them, "ibrname NAME" and "obrname NAME" for a bridge, or only "-m NAME",
 	// "nfproto" or "?". A counter is no condition.
@@ -123,6 +128,8 @@ const (
 	loadedIbrName
 	loadedObrName
 	loadedMark
+	loadedDport
+	loadedL4       // the protocol of the transport layer
 	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
@@ -142,13 +149,17 @@ func (p *ruleParser) parse(e expr.Any) {
 		p.parseMatch(e)
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
+	case *expr.Redir:
+		p.rule.Target = "REDIRECT"
+	case *expr.NAT:
+		p.rule.Target = map[expr.NATType]string{expr.NATTypeSourceNAT: "SNAT", expr.NATTypeDestNAT: "DNAT"}[e.Type]
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
 		p.loaded = map[expr.MetaKey]loadedField{
 			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
 			expr.MetaKeyBRIIIFNAME: loadedIbrName, expr.MetaKeyBRIOIFNAME: loadedObrName,
-			expr.MetaKeyMARK: loadedMark, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+			expr.MetaKeyMARK: loadedMark, expr.MetaKeyL4PROTO: loadedL4, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
 		}[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
@@ -169,6 +180,12 @@ func (p *ruleParser) parseMatch(e *expr.Match) {
 		p.rule.Comment = string(*text)
 		return
 	}
+	switch ports := e.Info.(type) {
+	case *xt.Tcp:
+		p.setDport(ports.DstPorts, ports.InvFlags != 0)
+	case *xt.Udp:
+		p.setDport(ports.DstPorts, ports.InvFlags != 0)
+	}
 	text := "-m " + e.Name
 	ct, ok := e.Info.(*xt.ConntrackMtinfo3)
 	if ok && ct.MatchFlags == uint16(xt.ConntrackState) && ct.InvertFlags == 0 && ct.StateMask == relatedOrEstablished {
@@ -177,14 +194,25 @@ func (p *ruleParser) parseMatch(e *expr.Match) {
 	p.add(text)
 }
 
-// parsePayload notes whether the expression loads an address. The source and destination addresses are at bytes 8 and 24
+func (p *ruleParser) setDport(ports [2]uint16, inverted bool) {
+	if ports[0] == ports[1] && !inverted {
+		p.rule.Dport = ports[0]
+	}
+}
+
+// parsePayload notes whether the expression loads an address or the destination port, which is at byte 2 of a TCP, UDP or SCTP header. The source and destination addresses are at bytes 8 and 24
 // of an IPv6 header, and at bytes 12 and 16 of an IPv4 header.
 func (p *ruleParser) parsePayload(e *expr.Payload) {
 	p.loaded, p.addrSize, p.mask = loadedOther, 4, nil
+	if e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2 {
+		p.loaded = loadedDport
+	}
 	if e.Base != expr.PayloadBaseNetworkHeader {
 		return
 	}
 	switch {
+	case e.Len == 1 && (e.Offset == 9 && p.family == IPv4 || e.Offset == 6 && p.family == IPv6): // protocol, next header
+		p.loaded = loadedL4
 	case e.Offset == 8 && (p.family == IPv6 || e.Len > 4): // in IPv4, up to four bytes at 8 are other fields
 		p.loaded, p.addrSize = loadedSaddr, 16
 	case e.Offset == 24 && p.family != IPv4:
@@ -218,6 +246,11 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 		p.add("ibrname " + name)
 	case isEqual && p.loaded == loadedObrName:
 		p.add("obrname " + name)
+	case isEqual && p.loaded == loadedL4 && len(e.Data) == 1:
+		p.add("-p " + cmp.Or(transports[e.Data[0]], fmt.Sprint(e.Data[0])))
+	case isEqual && p.loaded == loadedDport && len(e.Data) == 2:
+		p.rule.Dport = binary.BigEndian.Uint16(e.Data)
+		p.add("?")
 	case p.loaded == loadedMark:
 		p.add("-m mark")
 	case isEqual && p.loaded == loadedProtocol:
@@ -227,6 +260,9 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	}
 	p.loaded = loadedOther
 }
+
+// transports contains the names of the protocols that have ports.
+var transports = map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
 // parseTarget reads an iptables target, including the addresses to which a NAT target translates.
 func (p *ruleParser) parseTarget(e *expr.Target) {

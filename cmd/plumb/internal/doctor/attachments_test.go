@@ -333,6 +333,20 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("check", "cni0"), nil)
 	})
 
+	DescribeTable("finds a rule of another program that forwards a host port elsewhere", func(others, rule, undo string) {
+		n, _ := newCompleteHost()
+		n.sh(others)
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.sh(rule)
+		n.requireFixed(n.find("taken-port", " that forwards host port tcp 8080 of container d1, network pods, elsewhere"), func() { n.sh(undo) })
+	},
+		Entry("Docker", "iptables -t nat -N DOCKER; iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER; "+
+			"iptables -t nat -A DOCKER -p udp --dport 8080 -j DNAT --to 10.99.0.2:80; iptables -t nat -A DOCKER -p tcp --dport 8080 -j DNAT --to 10.88.0.2:80",
+			"iptables -t nat -A DOCKER ! -i docker0 -p tcp --dport 8080 -j DNAT --to 10.99.0.2:80", "iptables -t nat -F DOCKER"),
+		Entry("nftables", "nft 'add table inet r; add chain inet r pre { type nat hook prerouting priority -110; }; add rule inet r pre tcp dport 1 redirect to :9'",
+			"nft add rule inet r pre tcp dport 8080 redirect to :9999", "nft delete table inet r"),
+	)
+
 	It("finds a host end that another program moved to its bridge", func() {
 		n, _ := newCompleteHost()
 		n.attach(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")))

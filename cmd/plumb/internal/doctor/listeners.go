@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
+	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A hostPort is a port of the host that an attachment's element forwards.
@@ -27,10 +29,9 @@ type hostPort struct {
 	local netip.AddrPort
 }
 
-// findHiddenListeners finds processes that listen on a host port of a container, so that the container receives the packets.
-// It ignores sockets that are bound to ::1, because portmap does not forward their packets.
-func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
-	ports := map[string][]hostPort{} // by protocol
+// hostPorts returns the host ports of all attachments, by protocol.
+func (s *state) hostPorts() map[string][]hostPort {
+	ports := map[string][]hostPort{}
 	for _, a := range s.inventory.Attachments {
 		for _, t := range a.Resources {
 			if protocol, local, ok := t.HostPort(); ok {
@@ -38,6 +39,50 @@ func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
 			}
 		}
 	}
+	return ports
+}
+
+// findTakenPorts finds rules of other programs, such as Docker, that forward the host port of a container elsewhere.
+func (h host) findTakenPorts(s *state, add addFunc) {
+	ports := s.hostPorts()
+	c, chains := h.chains()
+	for _, chain := range chains {
+		if len(ports) == 0 || !chain.IsAt(nft.Prerouting) || chain.Table.Name == "plumb" {
+			continue
+		}
+		rules, err := rulesFrom(c, chain)
+		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
+		for _, r := range rules {
+			for _, protocol := range slices.Sorted(maps.Keys(ports)) {
+				i := slices.IndexFunc(ports[protocol], func(p hostPort) bool { return takes(r, chain.Table.Family, protocol, p) })
+				if i >= 0 && (r.Target == "DNAT" || r.Target == "REDIRECT") {
+					a := ports[protocol][i]
+					add(onHost, say("Let the program that added the rule use another port, or choose another host port and replace the container."),
+						"table %s, chain %s contains a rule (handle %d) that forwards host port %s %d of container %s, network %s, elsewhere",
+						chain.Table, r.Chain, r.Handle, protocol, r.Dport, a.ContainerID, a.Network)
+				}
+			}
+		}
+	}
+}
+
+// takes reports whether a rule in a table of the family matches packets for the host port, and does not contain an address of the
+// container, to which the reference plugin forwards them.
+func takes(r nft.ListedRule, family nft.Family, protocol string, p hostPort) bool {
+	isOther := func(match string) bool {
+		return strings.HasPrefix(match, "-p ") && match != "-p "+protocol
+	}
+	own := slices.ContainsFunc(p.Addresses, func(address string) bool {
+		ip, err := netip.ParseAddr(address)
+		return err == nil && r.Mentions(ip)
+	})
+	return r.Dport == p.local.Port() && !own && !slices.ContainsFunc(r.Matches, isOther) && (family == nft.Inet || nft.FamilyOf(p.local.Addr()) == family)
+}
+
+// findHiddenListeners finds processes that listen on a host port of a container, so that the container receives the packets.
+// It ignores sockets that are bound to ::1, because portmap does not forward their packets.
+func (s *state) findHiddenListeners(host *ns.Handle, add addFunc) {
+	ports := s.hostPorts()
 	numbers := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 	for _, protocol := range slices.Sorted(maps.Keys(ports)) {
 		listeners, err := nl.Listeners(host, numbers[protocol])

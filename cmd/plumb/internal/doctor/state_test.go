@@ -135,7 +135,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		Expect(report()).NotTo(ContainSubstring("skipped"))
 		n.add("d2").Remove(GinkgoTB())
 		n.ageBy(-time.Hour) // the test may take more than a minute
-		const leftOut = "\n1 attachment skipped: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
+		const leftOut = "\n1 attachment skipped: younger than a minute (run doctor again in a minute), or of unknown age\nnothing found ("
 		Eventually(report).Should(ContainSubstring(leftOut)) // the kernel deletes the host end after the namespace
 		list := filepath.Join(n.dir, "live")
 		Expect(os.WriteFile(list, []byte("d1\n"), 0o644)).To(Succeed())

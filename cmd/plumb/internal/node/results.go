@@ -137,7 +137,7 @@ func (inv *Inventory) readCache(dir string, host *ns.Handle) {
 		}
 		var f cachedFile
 		if err := json.Unmarshal(text, &f); err != nil {
-			inv.unread(path, fmt.Errorf("the runtime's result of an attachment is damaged, so that the attachment cannot be judged: %w", err))
+			inv.unread(path, fmt.Errorf("the runtime's result of an attachment is damaged, so that the attachment cannot be judged; delete the pod or the container, and let the runtime create it again: %w", err))
 			continue
 		}
 		if f.Kind != libcni.CNICacheV1 || e.Name() != CacheName(f.id()) {
