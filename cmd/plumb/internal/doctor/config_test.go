@@ -399,6 +399,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.find("status", "firewalld is not running").Fix).To(Equal("systemctl start firewalld"))
 	})
 
+	It("ignores a route to the segment of a bridge that is not the gateway of its containers", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, `"isGateway": true,`, "", 1))
+		n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "address add 10.88.0.9/16 dev up0")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("ignores policy rules that refuse some packets, or packets of others", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)

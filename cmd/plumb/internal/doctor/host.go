@@ -120,7 +120,7 @@ func findOverlaps(files []*file, add addFunc) {
 	}
 }
 
-// findRoutes finds routes of the main table through foreign interfaces to addresses in subnets of bridge and ptp.
+// findRoutes finds routes of the main table through foreign interfaces to addresses to which the host routes through bridge or ptp.
 func (h host) findRoutes(files []*file, add addFunc) {
 	for _, l := range h.links {
 		routes, err := h.conn.Routes(l)
@@ -130,14 +130,14 @@ func (h host) findRoutes(files []*file, add addFunc) {
 		for _, r := range routes {
 			for _, p := range pluginsOf(usable(files)) {
 				i := slices.IndexFunc(p.subnets(), func(s netip.Prefix) bool { return contains(s, r.Dst) })
-				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.forwardsTo(p, l) {
+				if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || !p.isRouted() || h.forwardsTo(p, l) {
 					continue
 				}
 				fix, remove := p.file.edit("choose another subnet"), run("ip", "route", "delete", r.Dst.String(), "dev", l.Name)
 				switch {
+				case slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }):
 				case slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Masked() == r.Dst }): // it is the host's own network
 					fix = withAdvice(fix, replaceContainers)
-				case slices.ContainsFunc(pluginsOf(files), func(other plugin) bool { return h.forwardsTo(other, l) }):
 				case slices.ContainsFunc(h.links, func(l nl.Link) bool { _, owned := attach.OwnerOf(l, p.file.name()); return owned }):
 					fix = withAdvice(remove, "If another program needs the route, choose another subnet in %s instead, and replace the containers.", p.file.path)
 				default:
