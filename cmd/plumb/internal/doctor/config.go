@@ -2,12 +2,12 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +30,8 @@ type file struct {
 	plugins []plugin // the list's plugins
 	// explained means that a finding may explain what later checks would find.
 	explained bool
+	renamed   string // the path that a finding gives the file; empty if none does
+	unused    bool   // a finding gives the file a name that libcni does not read
 	// incomplete means that an executable is missing or cannot run.
 	incomplete bool
 }
@@ -182,37 +184,104 @@ func (o Options) findFileKind(files []*file, add addFunc) {
 		}
 	}
 	for _, f := range parsed(files) {
-		ext := filepath.Ext(f.path)
-		base := strings.TrimSuffix(f.path, ext)
-		switch {
+		what, want := "", ""
+		switch ext := filepath.Ext(f.path); {
 		case f.isList() && ext != ".conflist":
-			f.rename(base+".conflist", add, "the file contains a list of plugins, and libcni reads lists only from files *.conflist")
+			what, want = "the file contains a list of plugins, and libcni reads lists only from files *.conflist", ".conflist"
 		case !f.isList() && f.top.Get("type") != nil && ext == ".conflist":
-			f.rename(base+".conf", add, "the file contains the configuration of one plugin, and libcni expects a list in a file *.conflist")
+			what, want = "the file contains the configuration of one plugin, and libcni expects a list in a file *.conflist", ".conf"
+		default:
+			continue
+		}
+		same := func(other *file) bool { return other != f && o.isOfNetwork(other, f) && other.isReadable() }
+		if i := slices.IndexFunc(files, same); i >= 0 {
+			f.disable(files, add, "%s; another file configures the network %q: %s", what, f.name(), files[i].path)
+			continue
+		}
+		to := strings.TrimSuffix(f.path, filepath.Ext(f.path)) + want
+		f.rename(freeName(files, func(i int) string { return withNumber(to, i) }), add, "%s", what)
+	}
+}
+
+// isOfNetwork reports whether a file configures the network of f. nerdctl's namespaces may contain networks with the same name.
+func (o Options) isOfNetwork(other, f *file) bool {
+	return other.top != nil && f.name() != "" && other.name() == f.name() && (len(o.Files) > 0 || filepath.Dir(other.path) == filepath.Dir(f.path))
+}
+
+// isReadable reports whether libcni reads the file, or will read it under the name that a finding gives it.
+func (f *file) isReadable() bool {
+	hasKind := f.isList() == (filepath.Ext(f.path) == ".conflist")
+	return !f.unused && (f.renamed != "" || hasKind && f.list != nil)
+}
+
+// rename adds the finding for a file that needs another name. No file may have the name, because mv -n would then do nothing.
+func (f *file) rename(to string, add addFunc, format string, args ...any) {
+	f.explained, f.renamed = true, to
+	add(f.path, run("mv", "-n", f.path, to), format, args...)
+}
+
+// disable adds the finding for a file that needs a name that libcni does not read.
+func (f *file) disable(files []*file, add addFunc, format string, args ...any) {
+	f.unused = true
+	f.rename(freeName(files, suffixes(f.path+".unused")), add, format, args...)
+}
+
+// freeName returns the first of the names that no file has, and that no finding gives to a file.
+func freeName(files []*file, name func(i int) string) string {
+	for i := 0; ; i++ {
+		to := name(i)
+		_, err := os.Lstat(to)
+		if err != nil && !slices.ContainsFunc(files, func(f *file) bool { return f.renamed == to }) {
+			return to
 		}
 	}
 }
 
-// rename adds the finding for a file that needs another name.
-func (f *file) rename(to string, add addFunc, format string, args ...any) {
-	f.explained = true
-	add(f.path, run("mv", "-n", f.path, to), format, args...)
+// suffixes returns the function for the names path, path2, path3, ….
+func suffixes(path string) func(i int) string {
+	return func(i int) string {
+		if i == 0 {
+			return path
+		}
+		return path + strconv.Itoa(i+1)
+	}
 }
 
-// findOrder finds that the first two files begin with the same number.
+// withNumber returns the path with a number at the beginning of the file name that is higher by i, or else with a number at its
+// end, so that the file does not come before the one that has the name.
+func withNumber(path string, i int) string {
+	dir, name := filepath.Split(path)
+	n := leadingNumber(name)
+	number, err := strconv.Atoi(n)
+	switch {
+	case i == 0:
+		return path
+	case err != nil:
+		return strings.TrimSuffix(path, filepath.Ext(path)) + "_" + strconv.Itoa(i+1) + filepath.Ext(path)
+	}
+	return filepath.Join(dir, fmt.Sprintf("%0*d%s", len(n), number+i, name[len(n):]))
+}
+
+func leadingNumber(name string) string {
+	return name[:len(name)-len(strings.TrimLeft(name, "0123456789"))]
+}
+
+// findOrder finds that the first two files of the first directory begin with the same number. It considers the names that other
+// findings give to files.
 func (o Options) findOrder(files []*file, add addFunc) {
-	if len(o.Files) > 0 || len(files) < 2 || files[1].explained || o.tellsNetworks(files[0]) { // files[1].explained means that files[1] gets another name anyway
+	next := func(f *file) string { return cmp.Or(f.renamed, f.path) }
+	read := slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.unused || filepath.Dir(f.path) != filepath.Dir(files[0].path) })
+	slices.SortStableFunc(read, func(a, b *file) int { return cmp.Compare(next(a), next(b)) })
+	if len(o.Files) > 0 || len(read) < 2 || read[1].explained || o.tellsNetworks(read[0]) { // read[1].explained means that read[1] gets another name anyway
 		return
 	}
-	number := regexp.MustCompile(`^[0-9]+`)
-	first, second := filepath.Base(files[0].path), filepath.Base(files[1].path)
-	n := number.FindString(first)
-	if filepath.Dir(files[0].path) != filepath.Dir(files[1].path) || n == "" || n != number.FindString(second) {
+	first, second := filepath.Base(next(read[0])), filepath.Base(read[1].path)
+	n := leadingNumber(first)
+	if n == "" || n != leadingNumber(second) {
 		return
 	}
-	next, _ := strconv.Atoi(n) // n contains only digits
-	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
-	add(files[1].path, run("mv", "-n", files[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
+	to := freeName(files, func(i int) string { return withNumber(read[1].path, i+1) })
+	add(read[1].path, run("mv", "-n", read[1].path, to), "begins with %s, like %s. A Kubernetes runtime uses only the first file "+
 		"of the directory, and the rest of the names decides which file is first", n, first)
 }
 
@@ -223,19 +292,18 @@ func (o Options) tellsNetworks(f *file) bool {
 	})
 }
 
-// findDuplicates finds networks with more than one file.
+// findDuplicates finds networks with more than one file. It keeps the first file that libcni can read.
 func (o Options) findDuplicates(files []*file, add addFunc) {
-	first := map[string]*file{}
 	for _, f := range parsed(files) {
-		name := f.name()
-		key := filepath.Join(filepath.Dir(f.path), name) // nerdctl's namespaces may contain networks with the same name
-		if len(o.Files) > 0 {
-			key = name
+		if f.unused {
+			continue
 		}
-		if first[key] == nil {
-			first[key] = f
-		} else if name != "" && !f.explained {
-			f.rename(f.path+".unused", add, "another file configures the network %q: %s", name, first[key].path)
+		same := slices.DeleteFunc(slices.Clone(files), func(other *file) bool { return other.unused || !o.isOfNetwork(other, f) })
+		if len(same) < 2 {
+			continue
+		}
+		if kept := same[max(0, slices.IndexFunc(same, (*file).isReadable))]; kept != f {
+			f.disable(files, add, "another file configures the network %q: %s", f.name(), kept.path)
 		}
 	}
 }

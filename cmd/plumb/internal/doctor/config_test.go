@@ -86,6 +86,53 @@ func (n *testHost) reserve(first, last int) {
 }
 
 var _ = Describe("plumb doctor on configurations", func() {
+	DescribeTable("keeps the good list if all advice about file names is followed", func(write func(n *testHost), kept ...string) {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		write(n)
+		for _, f := range n.doctor().Findings {
+			fmt.Fprintf(GinkgoWriter, "%s: %s\n%q\n", f.Where, f.What, f.Lines())
+			Expect(f.Fix).NotTo(BeEmpty(), f.What)
+			n.sh(f.Fix)
+		}
+		report := n.doctor()
+		Expect(report.Findings).To(BeEmpty())
+		var names []string
+		for _, path := range report.Files {
+			names = append(names, filepath.Base(path))
+		}
+		Expect(names).To(Equal(kept))
+		Expect(filepath.Join(n.confDir(), kept[0])).To(BeARegularFile())
+		Expect(nstest.ReadFile(GinkgoTB(), filepath.Join(n.confDir(), kept[0]))).To(Equal(strings.ReplaceAll(good, "POOLS", n.pools())))
+	},
+		Entry("a copy of the list in a file *.conf", func(n *testHost) { n.write("10-pods.conf", good) }, "10-pods.conflist"),
+		Entry("copies of the list in two files with other endings, one of them unused before", func(n *testHost) {
+			n.write("10-pods.conf", good)
+			n.write("10-pods.conf.unused", "{")
+			n.write("10-pods.json", good)
+		}, "10-pods.conflist"),
+		Entry("a copy of the list with a lower number in a file *.conf", func(n *testHost) { n.write("05-pods.conf", good) }, "10-pods.conflist"),
+		Entry("two copies of the list in files *.conf and *.json", func(n *testHost) {
+			n.write("20-pods.conf", good)
+			n.write("20-pods.json", good)
+			n.sh("rm " + n.confDir() + "/10-pods.conflist")
+		}, "20-pods.conflist"),
+		Entry("an earlier list of the network that libcni rejects", func(n *testHost) {
+			n.write("05-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": []}`)
+		}, "10-pods.conflist"),
+		Entry("a copy that was disabled before", func(n *testHost) {
+			n.write("20-pods.conflist", good)
+			n.write("20-pods.conflist.unused", good)
+		}, "10-pods.conflist"),
+		Entry("another network in a file whose right name is taken", func(n *testHost) {
+			n.write("10-pods.conf", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
+		}, "10-pods.conflist", "11-pods.conflist"),
+		Entry("a file whose next number is taken", func(n *testHost) {
+			n.write("10-z.conflist", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
+			n.write("11-z.conflist", `{"cniVersion": "1.1.0", "name": "y", "plugins": [{"type": "bridge", "bridge": "y"}]}`)
+		}, "10-pods.conflist", "11-z.conflist", "12-z.conflist"),
+	)
+
 	It("notes a network without GC, which is not a problem", func() {
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", strings.Replace(good, "1.1.0", "1.0.0", 1))
@@ -235,6 +282,12 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a directory with the name of an executable", "executable", mistake{
 			create: func(n *testHost) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
 			what:   "/host-local is a directory",
+		}),
+		Entry("a directory with the name of an executable whose other name is taken", "executable", mistake{
+			create: func(n *testHost) {
+				n.sh("cd " + n.bin() + " && rm host-local && mkdir -p host-local host-local.directory && touch host-local.directory/host-local")
+			},
+			what: "/host-local is a directory",
 		}),
 		Entry("a path in the key type", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`, `plugins[0].type "/opt/cni/bin/bridge": want a name without /`)),
 		Entry("no key plugins", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist: libcni rejects it: ")),

@@ -50,7 +50,7 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 		what, fix = "no executable in "+strings.Join(k.caller.Path, ":"), k.install(x.Name, path)
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			what = path + " is a directory"
-			fix.Fix = strings.TrimSuffix(types.Command("mv", "-n", path, path+".directory")+" && "+fix.Fix, " && ")
+			fix.Fix = strings.TrimSuffix(types.Command("mv", "-n", path, freeName(nil, suffixes(path+".directory")))+" && "+fix.Fix, " && ")
 		} else if likely := types.Nearest(x.Name, schema.Names()); likely != "" && likely != x.Name {
 			what += "; " + likely + " was probably meant"
 			fix = f.edit("write %q in place of %q", likely, x.Name)
