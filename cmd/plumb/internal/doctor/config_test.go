@@ -444,6 +444,42 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 	)
 
+	DescribeTable("reports once that the directory of the plugins does not exist", func(link string) {
+		n := newTestHost("bridge", "host-local", "portmap")
+		n.write("10-pods.conflist", strings.Replace(good, "        }\n    ]", `        }, {"type": "portmap", "capabilities": {"portMappings": true}}
+    ]`, 1))
+		n.sh("rm -r " + n.bin() + strings.ReplaceAll(link, "BIN", n.bin()))
+		findings := n.doctor().Findings
+		Expect(findings).To(HaveLen(1))
+		Expect(findings[0].What).To(Equal("the directory of the plugins does not exist: " + n.bin() + "; these plugins are missing: bridge, host-local, portmap"))
+		n.requireFixed(findings[0], nil)
+	},
+		Entry("", ""),
+		Entry("at the end of a symbolic link", " && ln -s bin-of-plumb BIN"),
+	)
+
+	It("names the whole command if the directory of the plugins does not exist, and no other directory contains them all", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		n.sh("rm -r " + n.bin())
+		alone := n.dir + "/alone"
+		n.sh("mkdir " + alone + " && cp " + n.built + "/plumb " + alone)
+		n.sh("! " + alone + "/plumb doctor " + strings.Join(n.directories(), " ") + " >" + alone + "/out")
+		_, command, found := strings.Cut(nstest.ReadFile(GinkgoTB(), alone+"/out"), "Run this, where DIR contains the plugins of plumb: ")
+		Expect(found).To(BeTrue())
+		command, _, _ = strings.Cut(command, "\n")
+		n.sh(strings.Replace(command, "DIR", n.built, 1))
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("advises to install into a directory that exists", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		n.sh("rm " + n.bin() + "/bridge")
+		n.args = []string{"--cni-path", n.dir + "/none:" + n.bin()}
+		n.requireFixed(n.find("executable", "no executable in"), nil)
+	})
+
 	It("says how to start what a plugin needs", func() {
 		n := newTestHost("bridge", "dhcp", "firewall", "host-local")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge", "ipam": {"type": "dhcp"}}]}`)

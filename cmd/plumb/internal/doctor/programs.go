@@ -20,10 +20,91 @@ func (k asker) findExecutables(files []*file, add addFunc) {
 			k.caller.Find(k.ctx, name) // all executables must be found before findMixed calls UsualVersion
 		}
 	}
+	if dir := missingDirectory(k.caller.Path); dir != "" && k.findNoDirectory(dir, files, add) {
+		return // all executables are missing for the same reason
+	}
 	for _, p := range pluginsOf(files) {
 		k.examine(p.file, p.at.Get("type"), add)
 		k.examine(p.file, p.at.Get("ipam").Get("type"), add)
 	}
+}
+
+// missingDirectory returns the first of the directories if none of them exists, and otherwise "".
+func missingDirectory(dirs []string) string {
+	if dir := firstExisting(dirs); dir != "" && !exists(dir) {
+		return dir
+	}
+	return ""
+}
+
+// firstExisting returns the first of the directories that exists, the first one if none exists, or "" if there are none.
+func firstExisting(dirs []string) string {
+	if len(dirs) == 0 {
+		return ""
+	}
+	return dirs[max(0, slices.IndexFunc(dirs, exists))]
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// findNoDirectory adds one finding for all plugins of the files, because their directory does not exist. It reports whether it did,
+// which it does not if the files name no plugin.
+func (k asker) findNoDirectory(dir string, files []*file, add addFunc) bool {
+	var own, foreign []string // the names of plumb's plugins, and of others
+	for _, f := range files {
+		for _, name := range f.types() {
+			f.incomplete = true
+			if slices.Contains(schema.Names(), name) {
+				own = append(own, name)
+			} else if !strings.Contains(name, "/") {
+				foreign = append(foreign, name)
+			}
+		}
+	}
+	for _, r := range k.Runtimes {
+		if lacksLoopback(r) && slices.Contains(r.PluginDirs, dir) {
+			own = append(own, loopback)
+		}
+	}
+	own, foreign = slices.Compact(slices.Sorted(slices.Values(own))), slices.Compact(slices.Sorted(slices.Values(foreign)))
+	if len(own)+len(foreign) > 0 {
+		add(onHost, k.installAll(own, foreign, dir), "the directory of the plugins does not exist: %s; these plugins are missing: %s",
+			strings.Join(k.caller.Path, ", "), strings.Join(slices.Concat(own, foreign), ", "))
+	}
+	return len(own)+len(foreign) > 0
+}
+
+// installAll returns how to create the directory with plumb's plugins own and the plugins foreign of other projects.
+func (k asker) installAll(own, foreign []string, dir string) plugins.Solution {
+	others := strings.Join(foreign, ", ")
+	if len(own) == 0 {
+		return say("Create the directory, and install %s in it.", others)
+	}
+	to := dir
+	if target, err := os.Readlink(dir); err == nil { // plumb install cannot create the directory in place of a link
+		if to = target; !filepath.IsAbs(target) {
+			to = filepath.Join(filepath.Dir(dir), target)
+		}
+	}
+	command := func(from string) plugins.Solution {
+		return run("plumb", "install", "--from", from, "--to", to, "--only", strings.Join(own, ","), "--create")
+	}
+	for _, from := range k.Spare {
+		if !k.isPlumbs(from, own) {
+			continue
+		}
+		if others == "" {
+			return command(from)
+		}
+		return withAdvice(command(from), "Then install %s in %s.", others, to)
+	}
+	if others != "" {
+		return say("Run this, where DIR contains the plugins of plumb, and then install %s: %s", others, command("DIR").Fix)
+	}
+	return say("Run this, where DIR contains the plugins of plumb: %s", command("DIR").Fix)
 }
 
 // examine adds the finding for the executable that the key type names, if there is one.
@@ -46,7 +127,7 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 	case len(k.caller.Path) == 0:
 		what = "CNI_PATH is empty"
 	default:
-		path := filepath.Join(k.caller.Path[0], x.Name)
+		path := filepath.Join(firstExisting(k.caller.Path), x.Name)
 		what, fix = "no executable in "+strings.Join(k.caller.Path, ":"), k.install(x.Name, path)
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			what = path + " is a directory"
@@ -64,18 +145,24 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 // plugin in the version of plumb's other plugins. An executable of another project may support fewer versions of the
 // specification, and other keys.
 func (k asker) install(name, path string) plugins.Solution {
-	version := k.caller.UsualVersion()
+	version, create := k.caller.UsualVersion(), []string{}
+	if !exists(filepath.Dir(path)) {
+		create = []string{"-D"}
+	}
 	for _, dir := range k.Spare {
 		from := filepath.Join(dir, name)
 		if v := k.caller.VersionOf(k.ctx, from); from != path && v != "" && (v == version || version == "") {
-			return run("install", "-m", "0755", from, path)
+			return run(slices.Concat([]string{"install"}, create, []string{"-m", "0755", from, path})...)
 		}
 	}
 	if !slices.Contains(schema.Names(), name) {
 		return say("Install the plugin %s as %s.", name, path)
 	}
-	return say("Run this, where DIR contains the plugins of %s: %s", strings.TrimSpace("plumb "+version),
-		types.Command("plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name))
+	words := []string{"plumb", "install", "--from", "DIR", "--to", filepath.Dir(path), "--only", name}
+	if len(create) > 0 {
+		words = append(words, "--create")
+	}
+	return say("Run this, where DIR contains the plugins of %s: %s", strings.TrimSpace("plumb "+version), types.Command(words...))
 }
 
 // findVersions finds networks with a cniVersion that at least one of their plugins does not support. It advises the highest
