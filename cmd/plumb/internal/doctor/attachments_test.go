@@ -393,6 +393,17 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
 	})
 
+	It("finds the elements of the last container of a network, which other plugins do not delete", func() {
+		n, runtime := newCompleteHost()
+		n.sh("cp " + nstest.Reference(GinkgoTB()) + "/* " + n.bin())
+		Expect(n.cni.DelNetworkList(GinkgoT().Context(), n.list(), runtime)).To(Succeed())
+		n.age()
+		finding := n.find("leftover", "container d1, interface eth0, network pods, may be deleted, but still holds masq4, masq6, 1 host port: ")
+		Expect(finding.What).NotTo(ContainSubstring("address"))
+		Expect(commandIn(finding)).To(HavePrefix("nft delete element inet plumb "))
+		n.requireFixed(finding, func() { n.sh(commandIn(finding)) })
+	})
+
 	It("sums up what containers lack because another program deleted a table", func() {
 		n, _ := newCompleteHost()
 		n.attach(runtimeWithPort(runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2")), 8081))

@@ -145,7 +145,7 @@ func (s *state) countSkipped() {
 // With a list of live containers, these are the attachments of all other containers without a process. On the runtimes'
 // networks, gc keeps some of them, because the runtime may be creating the container. In networks that no list covers,
 // these are attachments whose namespace does not exist, and attachments without a result in libcni's cache in a network
-// with other results. A cache without results proves nothing, because the runtime may not use it.
+// with other results. A cache without results proves nothing, because the runtime may not use it, but a missing host end does.
 func (s *state) suspects() (all []*node.Attachment) {
 	if s.plan != nil {
 		all = slices.Clone(s.plan.Dead)
@@ -174,13 +174,21 @@ func (s *state) suspects() (all []*node.Attachment) {
 				s.young[a] = true
 			}
 		case a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID):
-		case verdict == life.Alive || !hasResult && len(results[a.Network]) == 0:
+		case verdict == life.Alive || !hasResult && len(results[a.Network]) == 0 && !s.lacksHostEnd(a):
 		case hasResult && s.inventory.HostEnd(a.ContainerID) != "": // the runtime is deleting the namespace
 		default:
 			all = append(all, a)
 		}
 	}
 	return all
+}
+
+// lacksHostEnd reports whether only nftables elements are left of an attachment of bridge or ptp, whose host end exists as long
+// as its container. Other plugins that have replaced plumb's leave these elements.
+func (s *state) lacksHostEnd(a *node.Attachment) bool {
+	list := s.inventory.NetworkOf(a.Network).List()
+	return list != nil && a.HasOnlyElements() && s.inventory.HostEnd(a.ContainerID) == "" &&
+		slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == "bridge" || p.Network.Type == "ptp" })
 }
 
 // isCovered reports whether the list says if the container of the attachment lives.

@@ -19,10 +19,13 @@ func (a *Attachment) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// Holdings lists what the host holds for the attachment, including its addresses.
+// Holdings lists what the host holds for the attachment, including the addresses that no other container can get. An element
+// that only names an address does not hold it.
 func (a *Attachment) Holdings() (all []string) {
 	for _, address := range a.Addresses {
-		all = append(all, "address "+address)
+		if slices.ContainsFunc(a.Resources, func(t Resource) bool { return (t.Kind == Reservation || t.Kind == Lease) && t.Address == address }) {
+			all = append(all, "address "+address)
+		}
 	}
 	return append(all, a.parts()...)
 }
