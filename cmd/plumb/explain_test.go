@@ -191,6 +191,6 @@ in   host       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Entry("a prefix of no ID", `no container whose ID begins with "x" is attached to a network of this host; a pod's ID is the ID of its sandbox; plumb list shows all attachments`, "x"),
 		Entry("an address of no container", `no container of this host has the address fd00:1:2::99; plumb list shows all attachments`, "FD00:1:2:0::99"),
 		Entry("an interface that the container lacks", `has an interface "eth1"`, "c1", "eth1"),
-		Entry("no argument", `accepts between 1 and 2 arg(s), received 0`),
+		Entry("no argument", "plumb: CONTAINER is missing\nSee plumb explain --help.\n"),
 	)
 })

@@ -89,7 +89,7 @@ func noCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	advice := "plumb --help lists the commands"
+	advice := c.CommandPath() + " --help lists the commands"
 	if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
 		advice = "did you mean " + strings.Join(similar, " or ") + "?"
 	}
@@ -126,13 +126,36 @@ func addCompletion(root *cobra.Command) {
 // A usageError reports wrong arguments.
 type usageError struct{ error }
 
+// usage returns args with errors that name the wrong or missing arguments.
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
-		if err := args(c, given); err != nil {
-			return usageError{err}
+		switch {
+		case args(c, given) == nil:
+			return nil
+		case c.HasAvailableSubCommands():
+			return noCommand(c, given)
 		}
-		return nil
+		return usageError{argumentProblem(c, given)}
 	}
+}
+
+// argumentProblem returns which arguments of the command's usage are missing, or the first one that it does not name. cobra's own
+// errors only count them.
+func argumentProblem(c *cobra.Command, given []string) error {
+	var required []string
+	most := 0
+	for _, word := range strings.Fields(c.Use)[1:] {
+		if strings.HasPrefix(strings.TrimLeft(word, "[("), "-") {
+			break // only flags follow
+		}
+		if most++; !strings.HasPrefix(word, "[") {
+			required = append(required, word)
+		}
+	}
+	if len(given) < len(required) {
+		return fmt.Errorf("%s is missing", strings.Join(required[len(given):], " and "))
+	}
+	return fmt.Errorf("unexpected argument %q", given[min(most, len(given)-1)])
 }
 
 // exitStatus prints the error of a command and returns the exit status for it.

@@ -45,6 +45,26 @@ var _ = Describe("plumb", func() {
 		}
 	})
 
+	It("names the arguments that are missing or not expected", func() {
+		b := newTestbed()
+		for want, args := range map[string][]string{
+			"CONTAINER is missing":       {"explain"},
+			`unexpected argument "c"`:    {"explain", "a", "b", "c"},
+			"ADDRESS is missing":         {"ipam", "who"},
+			"FORMER-NAME is missing":     {"ipam", "rename"},
+			"NODE is missing":            {"ipam", "remove-node"},
+			"PLUGIN|conflist is missing": {"schema"},
+			`unexpected argument "x"`:    {"schema", "--list", "x"},
+			`unexpected argument "y"`:    {"list", "y"},
+			`unexpected argument "z"`:    {"install", "z"},
+			`unknown command "ls"; plumb ipam --help lists the commands`: {"ipam", "ls"},
+		} {
+			reply := b.run("", args...)
+			Expect(reply.Exit).To(Equal(exitUsage), want)
+			Expect(reply.Stderr).To(HavePrefix("plumb: " + want + "\nSee plumb " + args[0]))
+		}
+	})
+
 	It("lists the flags for directories at the end of a help text", func() {
 		help := newTestbed().run("", "gc", "--help").Stdout
 		work, locations, found := strings.Cut(help, "\n\nFlags for other directories than the runtime's:\n")

@@ -12,7 +12,7 @@ import (
 // newMan returns the command that writes the manual pages, for scripts/release.sh. Only an executable that is built with the tag
 // man has this command, so that plumb does not contain the generator.
 func newMan() *cobra.Command {
-	return &cobra.Command{Use: "man DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "man DIR", Hidden: true, Args: usage(cobra.ExactArgs(1)), RunE: func(c *cobra.Command, args []string) error {
 		c.Root().DisableAutoGenTag = true
 		if err := os.MkdirAll(args[0], 0o755); err != nil {
 			return err

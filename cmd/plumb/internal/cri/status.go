@@ -60,12 +60,15 @@ func ask(ctx context.Context, socket string) Answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	err := withClient(a.Socket, func(c runtimeapi.RuntimeServiceClient) error { return a.fill(ctx, c) })
+	err := withClient(ctx, a.Socket, func(c runtimeapi.RuntimeServiceClient) error { return a.fill(ctx, c) })
 	switch status.Code(err) {
 	case codes.Unimplemented:
 		return Answer{Socket: a.Socket}
 	case codes.DeadlineExceeded:
 		err = fmt.Errorf("%s does not answer within %v", a.Socket, statusTimeout)
+	case codes.OK:
+	default:
+		err = fmt.Errorf("%s: %w", a.Socket, inWords(err, statusTimeout, "start the runtime"))
 	}
 	a.Err = err
 	return a
@@ -75,11 +78,11 @@ func ask(ctx context.Context, socket string) Answer {
 func (a *Answer) fill(ctx context.Context, c runtimeapi.RuntimeServiceClient) error {
 	version, err := c.Version(ctx, &runtimeapi.VersionRequest{})
 	if err != nil {
-		return fmt.Errorf("%s: version: %w", a.Socket, err)
+		return fmt.Errorf("version: %w", err)
 	}
 	answer, err := c.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return fmt.Errorf("%s: status: %w", a.Socket, err)
+		return fmt.Errorf("status: %w", err)
 	}
 	a.Name, a.Version, a.Info = version.GetRuntimeName(), version.GetRuntimeVersion(), answer.GetInfo()
 	for _, condition := range answer.GetStatus().GetConditions() {
