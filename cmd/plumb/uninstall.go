@@ -60,14 +60,30 @@ elements of these tables: first delete all containers with the runtime, and then
 		if err != nil {
 			return err
 		}
-		if n := countHeld(inv); n > 0 && u.DryRun {
-			printf(c.ErrOrStderr(), "uninstall does nothing while this host holds resources of %s; it would then do the following\n", count(n, "attachment"))
-		} else if n > 0 {
-			return fmt.Errorf("this host holds resources of %s; delete the containers with the runtime, and then run plumb gc --no-live", count(n, "attachment"))
+		var held error
+		if n := countHeld(inv); n > 0 {
+			held = fmt.Errorf("nothing was changed, because this host holds resources of %s; delete the containers with the runtime, "+
+				"and then run plumb gc --no-live; %s", count(n, "attachment"), u.whileRunning())
 		}
-		return u.run(untilSignal(c.Context()))
+		if held != nil && !u.DryRun {
+			return held
+		}
+		if held != nil {
+			printf(c.ErrOrStderr(), "uninstall would do the following if this host held no resources of containers\n")
+		}
+		return errors.Join(u.run(untilSignal(c.Context())), held)
 	}
 	return c
+}
+
+// whileRunning returns how to go back to the former plugins while containers run.
+func (u *uninstallation) whileRunning() string {
+	const what = "goes back to the former plugins while the containers run"
+	if u.Backup == "" {
+		return "if there is a backup, plumb install --restore " + what
+	}
+	restore := installFlags{Options: u.Options, restore: u.Backup}
+	return fmt.Sprintf("or run this, which %s: %s", what, restore.restoreCommand())
 }
 
 // countHeld returns the number of attachments that uninstall must not touch. It omits those of dead containers of which only

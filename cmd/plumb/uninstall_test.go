@@ -33,7 +33,14 @@ var _ = Describe("plumb uninstall", func() {
 		uninstall := append([]string{"uninstall", "--to", to, "--restore", backup}, b.directories()...)
 		reply = b.run("", uninstall...)
 		Expect(reply.Exit).To(Equal(exitError))
-		Expect(reply.Stderr).To(ContainSubstring("this host holds resources of 1 attachment; delete the containers with the runtime, and then run plumb gc --no-live"))
+		stops := "plumb: nothing was changed, because this host holds resources of 1 attachment; delete the containers with the runtime, and then run plumb gc --no-live; "
+		Expect(reply.Stderr).To(Equal(stops + "or run this, which goes back to the former plugins while the containers run: plumb install --to " + to + " --restore " + backup + "\n"))
+		dryRun := b.run("", append(uninstall, "--dry-run")...)
+		Expect(dryRun.Exit).To(Equal(exitError))
+		Expect(dryRun.Stderr).To(Equal("uninstall would do the following if this host held no resources of containers\n" + reply.Stderr))
+		Expect(dryRun.Stdout).To(ContainSubstring("would restore " + to + "/static\n"))
+		Expect(b.run("", append([]string{"uninstall"}, b.directories()...)...).Stderr).To(Equal(
+			stops + "if there is a backup, plumb install --restore goes back to the former plugins while the containers run\n"))
 		Expect(b.cni.DelNetworkList(GinkgoT().Context(), list, p.RT)).To(Succeed())
 		list = b.network("10-pods.conflist", strings.Replace(chain, `"portmap"`, `"portmap", "backend": "iptables"`, 1))
 		b.add(list, p)
