@@ -35,7 +35,7 @@ var budgets = map[string]budget{
 	"pkg/nl":                  {lines: 4180, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
-	"pkg/skel":                {lines: 1420, why: "errors of environment variables say what is allowed"},
+	"pkg/skel":                {lines: 1480, why: "errors of environment variables say what is allowed, and long values are shortened"},
 	"pkg/statefile":           {lines: 240},
 	"pkg/sysctl":              {lines: 280},
 	"pkg/tables":              {lines: 200},

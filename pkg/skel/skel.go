@@ -165,7 +165,7 @@ func (r *Request) printBanner() int {
 func (r *Request) runCommand() int {
 	r.Trace.Who = r.plugin.Name + " " + r.env.Args[0]
 	if err := r.command(); err != nil {
-		fmt.Fprintf(r.env.Stderr, "%s: %s\n", r.Trace.Who, oneLine(err.Error()))
+		fmt.Fprintf(r.env.Stderr, "%s: %s\n", r.Trace.Who, shorten(oneLine(err.Error())))
 		return 1
 	}
 	return 0
@@ -188,7 +188,7 @@ func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 // stdout fails.
 func (r *Request) printError(err error) {
 	coded := *types.AsError(err)
-	coded.Msg, coded.Problems = oneLine(coded.Msg), types.ProblemsIn(err)
+	coded.Msg, coded.Details, coded.Problems = shorten(oneLine(coded.Msg)), shorten(coded.Details), shortenProblems(types.ProblemsIn(err))
 	v := types.Newest.String()
 	if r.Version != 0 {
 		v = r.Version.String()

@@ -477,6 +477,36 @@ func TestFormOfAnError(t *testing.T) {
 	}
 }
 
+// An error quotes values of a configuration, which may have megabytes.
+func TestLongValuesAreShortened(t *testing.T) {
+	long, path := strings.Repeat("b", 1<<20), "/"+strings.Repeat("p", 900)
+	add := func(r *skel.Request) (*types.Result, error) {
+		r.Warn("key %q is long", long)
+		p := types.Problem{Object: long, Kind: types.ProblemUnknownKey, Got: long, Fix: "rm " + long}
+		return nil, types.Coded(types.CodeConfig, p.Errorf("bridge %q, (%q): longer than 15 bytes; mode %s; %s is no directory", long, long, long, path))
+	}
+	o := run(t, skel.Plugin{Name: "test", IPAM: true, Add: add}, call{})
+	short := strings.Repeat("b", 99)
+	want := fmt.Sprintf(`bridge "%[1]s…", ("%.98[1]s…"): longer than 15 bytes; mode %[1]sb…; %[2]s is no directory`, short, path)
+	if o.err == nil || o.err.Msg != want || o.err.Problems[0].Msg != want || o.err.Problems[0].Got != short+"b…" || o.err.Problems[0].Object != short+"b…" {
+		t.Errorf("got %+v, want %q", o.err, want)
+	}
+	if o.err.Problems[0].Fix != "rm "+long {
+		t.Error("the command was shortened")
+	}
+	if o.stderr != `test: warning: key "`+short+"…\" is long\n" {
+		t.Errorf("got the warning %.200q", o.stderr)
+	}
+	o = run(t, skel.Plugin{Name: "test", IPAM: true, Add: func(*skel.Request) (*types.Result, error) { return nil, errors.New(strings.Repeat("a b ", 1<<20)) }}, call{})
+	if n := len(o.err.Msg); n < 60<<10 || n > 70<<10 || !strings.HasSuffix(o.err.Msg, "…") {
+		t.Errorf("got %d bytes", n)
+	}
+	o = run(t, skel.Plugin{Name: "test", IPAM: true}, call{conf: `{"cniVersion":"1.1.0","name":"!` + long + `"}`})
+	if n := len(o.err.Details); n > 1000 {
+		t.Errorf("got details of %d bytes", n)
+	}
+}
+
 func TestFailedAddIsUndone(t *testing.T) {
 	lease := &types.Result{}
 	for _, tc := range []struct {
