@@ -40,7 +40,7 @@ func (k asker) findStatus(files []*file, add addFunc) {
 		}
 		for _, p := range f.plugins {
 			if runs(p.Type) {
-				k.status(p, runs(p.IPAMType), add)
+				k.status(p, runs(p.IPAMType) && !k.lacksDatastore(p), add)
 			}
 		}
 	}

@@ -480,6 +480,14 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.requireFixed(n.find("executable", "no executable in"), nil)
 	})
 
+	It("finds a file system that is mounted with noexec", func() {
+		n := newTestHost("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		DeferCleanup(n.sh, "umount "+n.bin())
+		n.sh("cp -r " + n.bin() + " " + n.dir + "/copy; mount -t tmpfs -o noexec none " + n.bin() + "; cp " + n.dir + "/copy/* " + n.bin())
+		n.requireFixed(n.find("executable", n.bin()+" is on a file system that is mounted with noexec"), nil)
+	})
+
 	It("says how to start what a plugin needs", func() {
 		n := newTestHost("bridge", "dhcp", "firewall", "host-local")
 		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge", "ipam": {"type": "dhcp"}}]}`)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
@@ -26,7 +28,18 @@ func (k asker) findExecutables(files []*file, add addFunc) {
 	for _, p := range pluginsOf(files) {
 		k.examine(p.file, p.at.Get("type"), add)
 		k.examine(p.file, p.at.Get("ipam").Get("type"), add)
+		if k.lacksDatastore(p) {
+			k.examine(p.file, p.datastore(), add)
+		}
 	}
+}
+
+func (p plugin) datastore() *schema.Value { return p.at.Get("ipam").Get("datastore").Get("type") }
+
+// lacksDatastore reports whether the executable of cluster-local's datastore is missing. It need not answer VERSION.
+func (k asker) lacksDatastore(p plugin) bool {
+	name := p.datastore().Text()
+	return name != "" && k.caller.Find(k.ctx, name).Path == ""
 }
 
 // missingDirectory returns the first of the directories if none of them exists, and otherwise "".
@@ -122,6 +135,9 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 		if errors.Is(x.Problem, plugins.ErrNotExecutable) {
 			fix = run("chmod", "0755", x.Path)
 		}
+		if dir := filepath.Dir(x.Path); isNoExec(dir) {
+			what, fix = dir+" is on a file system that is mounted with noexec", plugins.Solution{Fix: `mount -o remount,exec "$(findmnt -n -o TARGET -T ` + types.Command(dir) + `)"`}
+		}
 	case x.Path != "":
 		return
 	case len(k.caller.Path) == 0:
@@ -139,6 +155,12 @@ func (k asker) examine(f *file, typ *schema.Value, add addFunc) {
 	}
 	f.incomplete = true
 	add(f.where(typ), fix, "%s %q: %s", typ.Path, x.Name, what)
+}
+
+// isNoExec reports whether the kernel executes no files in the directory, because its file system is mounted with noexec.
+func isNoExec(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_NOEXEC != 0
 }
 
 // install returns how to install an executable at a path. This is a command if a spare directory contains the

@@ -621,6 +621,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 	It("finds a datastore of cluster-local that does not answer or is frozen", func() {
 		n := newTestHost("bridge", "cluster-local")
 		n.write("10-pods.conflist", strings.NewReplacer("host-local", "cluster-local", `"10.88.0.0/16"`, `"10.88.0.0/16", "datastore": {"type": "cluster-local-stub"}`).Replace(masqueraded))
+		n.find("executable", `plugins[0].ipam.datastore.type "cluster-local-stub": no executable in `)
 		answer := func(text string) { n.writeScript("cluster-local-stub", "cat >/dev/null; echo '"+text+"'") }
 		answer(`{"error": {"code": 11, "reason": "unreachable", "msg": "etcd does not answer"}}`)
 		n.requireFixed(n.find("datastore", "so that ADD fails when this node has no free one: cluster-local-stub: code 11: etcd does not answer"), func() { answer("{}") })
