@@ -50,6 +50,7 @@ func TestComparison(t *testing.T) {
 	}
 	table := "| plugin | keys that only plumb has | keys that only the reference has | backends of plumb | backends of the reference | GC of the reference removes | other differences |\n|---|---|---|---|---|---|---|\n"
 	general, ofEach := keys(t, "loopback"), jsonNames(t, filepath.Join(bin, "loopback"))
+	built := nstest.Build(t, names...)
 	for _, name := range names {
 		c := all[name]
 		executable := filepath.Join(bin, name)
@@ -58,7 +59,7 @@ func TestComparison(t *testing.T) {
 			t.Errorf("keys of %s: from the executables (-), in comparison.yaml (+):\n%s", name, diff)
 		}
 		checkBackends(t, name, executable, c.Backends)
-		if got, want := versions(t, executable), versions(t, filepath.Join(nstest.Build(t, name), name)); len(without(got, want)) > 0 {
+		if got, want := versions(t, executable), versions(t, filepath.Join(built, name)); len(without(got, want)) > 0 {
 			t.Errorf("%s: the reference supports %q, and plumb %q", name, got, want)
 		}
 		table += fmt.Sprintf("| [%s](../../plugins/%[1]s/README.md) | %s | %s | %s | %s | %s | %s |\n", name, code(c.Keys.Plumb), code(c.Keys.Reference),

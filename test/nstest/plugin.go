@@ -257,7 +257,7 @@ var builds struct {
 }
 
 // Build returns a directory with the executables of the plugins, which can serve as CNI_PATH. It also
-// accepts the name of the operator's tool, plumb. Build builds each executable once per process. If
+// accepts the name of the operator's tool, plumb. Build builds each executable at most once per process. If
 // PLUMB_BIN names a directory, as with scripts/test.sh, the directory must contain the executables, and
 // Build builds nothing.
 func Build(tb TB, plugins ...string) string {
@@ -275,22 +275,47 @@ func Build(tb TB, plugins ...string) string {
 	if builds.dir == "" {
 		builds.dir, builds.built = buildDir(tb), map[string]bool{}
 	}
+	missing := slices.DeleteFunc(slices.Clone(plugins), func(p string) bool { return builds.built[p] })
+	if len(missing) > 0 {
+		build(tb, builds.dir, missing)
+	}
+	for _, p := range missing {
+		builds.built[p] = true
+	}
+	return builds.dir
+}
+
+// build builds the executables into a directory that all test processes of the user share, because go build links only what is
+// not up to date there, and then into dir, because the next process may build another version. It calls one go build at a time.
+func build(tb TB, dir string, plugins []string) {
+	tb.Helper()
+	cache, err := os.UserCacheDir()
+	Must(tb, err)
+	shared := filepath.Join(cache, "plumb-test/bin")
+	Must(tb, os.MkdirAll(shared, 0o755))
+	lock, err := os.Create(filepath.Join(shared, "lock"))
+	Must(tb, err)
+	defer func() { _ = lock.Close() }()
+	Must(tb, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	args := []string{"build", "-trimpath", "-o", shared + "/"}
 	for _, p := range plugins {
-		if builds.built[p] {
-			continue
-		}
 		source := "./plugins/" + p
 		if p == "plumb" {
 			source = "./cmd/plumb"
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", source)
-		cmd.Dir, cmd.Env = Root(tb), append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			tb.Fatalf("build %s: %v\n%s", p, err, out)
-		}
-		builds.built[p] = true
+		args = append(args, source)
 	}
-	return builds.dir
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = Root(tb), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("%v: %v\n%s", cmd, err, out)
+	}
+	for _, p := range plugins {
+		from, to := filepath.Join(shared, p), filepath.Join(dir, p)
+		if os.Link(from, to) != nil { // another file system
+			Must(tb, exec.Command("cp", from, to).Run())
+		}
+	}
 }
 
 // Reference returns a directory with the newest reference plugins that plumb is compared with. It is the directory that

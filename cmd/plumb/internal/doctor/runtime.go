@@ -63,8 +63,10 @@ func isNewer(cniVersion string, r runtimes.Runtime) bool {
 func (k asker) findRuntimePlugins(files []*file, add addFunc) {
 	for _, r := range k.Runtimes {
 		caller := plugins.NewCaller(r.PluginDirs, k.Timeout)
-		other := map[string][]string{}                                                                                             // the names of plugins that the runtime does not execute, by their directory
-		reported := slices.Equal(r.PluginDirs, k.caller.Path) && missingDirectory(r.PluginDirs) != "" && len(pluginsOf(files)) > 0 // by findNoDirectory
+		other := map[string][]string{} // the names of plugins that the runtime does not execute, by their directory
+
+		// findNoDirectory has reported loopback
+		reported := slices.Equal(r.PluginDirs, k.caller.Path) && missingDirectory(r.PluginDirs) != "" && len(pluginsOf(files)) > 0
 		if lacksLoopback(r) && !reported {
 			add(onHost, k.install(loopback, filepath.Join(firstExisting(r.PluginDirs), loopback)),
 				"%s cannot attach containers, because it needs the plugin loopback for each of them, and %s lacks it", r, strings.Join(r.PluginDirs, ", "))
