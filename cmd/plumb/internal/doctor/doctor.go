@@ -209,7 +209,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"datastore", func(files []*file, add addFunc) { a.findDatastores(held, files, add) }}, {"reservation", held.findReservations}, {"foreign-target", held.findForeignTargets},
 		{"foreign-rule", h.findForeignRules}, {"forward-drop", func(files []*file, add addFunc) { h.findForwardDrop(held, files, add) }},
 		{"uplink", h.findUplink}, {"router-advertisements", h.findIgnoredRouters}, {"networkd", h.findNetworkd},
-		{"masq-exemption", h.findExemptions},
+		{"mtu", func(_ []*file, add addFunc) { h.findMTUs(held, add) }}, {"masq-exemption", h.findExemptions},
 		{"taken-port", func(_ []*file, add addFunc) { h.findTakenPorts(held, add) }},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, h.losses(), add) }},

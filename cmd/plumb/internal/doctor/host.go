@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/plugins"
 	"github.com/plumb-cni/plumb/v2/pkg/attach"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
@@ -339,6 +340,41 @@ func (h host) findUplink(files []*file, add addFunc) {
 		add(onHost, withAdvice(run("sysctl", "-w", setting.Key+"="+setting.Value), "Look in /etc/sysctl.d and in the configuration of the network for what sets it to 0."),
 			"the default route goes through %s, and %s is 0, so that containers get no packets from other hosts", h.links[i].Name, setting.Key)
 	}
+}
+
+// findMTUs finds containers whose interface has a larger MTU than its host end, which then drops large packets (__dev_forward_skb).
+func (h host) findMTUs(s *state, add addFunc) {
+	for _, a := range s.live() {
+		i := slices.IndexFunc(h.links, func(l nl.Link) bool {
+			owner, created, _ := attach.ParseAlias(l)
+			return created && owner == a.ID() && l.Kind == "veth" && !attach.IsAccessEnd(l.Name)
+		})
+		if i < 0 {
+			continue
+		}
+		inner, container, err := linkOf(a)
+		h.report.failed("interface of container "+a.ContainerID, types.IgnoreNotExist(err))
+		if err == nil && inner.MTU > h.links[i].MTU {
+			mtu := fmt.Sprint(h.links[i].MTU)
+			add(onHost, withAdvice(plugins.Solution{Fix: container.Command("ip", "link", "set", "dev", a.IfName, "mtu", mtu)}, "If the list sets the MTU in tuning, set it in the plugin that creates the interface as well."),
+				"container %s, interface %s, network %s has MTU %d, and its host end %s has %s and drops larger packets", a.ContainerID, a.IfName, a.Network, inner.MTU, h.links[i].Name, mtu)
+		}
+	}
+}
+
+// linkOf returns the interface of an attachment, and its namespace, which is closed.
+func linkOf(a *node.Attachment) (nl.Link, *ns.Handle, error) {
+	container, err := ns.Open(a.NetNS, nil)
+	if err != nil {
+		return nl.Link{}, nil, err
+	}
+	defer func() { _ = container.Close() }()
+	c, err := nl.Open(container)
+	if err != nil {
+		return nl.Link{}, nil, err
+	}
+	l, err := c.Link(a.IfName)
+	return l, container, err
 }
 
 // linkKinds lists the kinds of links that each plugin creates.

@@ -583,6 +583,14 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(finding, nil)
 	})
 
+	It("finds an interface with a larger MTU than its host end", func() {
+		n, d1 := newUsedHost()
+		d1.IP("link set eth0 mtu 1400")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		d1.IP("link set eth0 mtu 9000")
+		n.requireFixed(n.find("mtu", "container d1, interface eth0, network pods has MTU 9000, and its host end "), nil)
+	})
+
 	It("finds a host end with another name", func() {
 		n, _ := newUsedHost()
 		name := strings.TrimSpace(n.sh("ip -o link show type veth | grep -o 'veth[0-9a-f]*' | head -1"))
