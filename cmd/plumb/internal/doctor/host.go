@@ -456,30 +456,37 @@ func findUnreachablePorts(files []*file, add addFunc) {
 	}
 }
 
-// findIPv6 finds IPv6 subnets although IPv6 is disabled on the host.
+// findIPv6 finds IPv6 subnets although IPv6 is disabled on the host or on a bridge. CHECK would find that all IPv6 addresses are
+// missing, which no REPAIR can restore before.
 func findIPv6(files []*file, add addFunc) {
-	i := slices.IndexFunc(files, func(f *file) bool {
-		return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() })
-	})
-	if i < 0 {
+	var with6 []plugin
+	for _, p := range pluginsOf(files) {
+		if slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
+			with6 = append(with6, p)
+		}
+	}
+	if len(with6) == 0 {
 		return
 	}
+	first := with6[0].file
 	value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
 	switch {
 	case err != nil:
-		add(inKernel, withAdvice(files[i].edit("remove the IPv6 subnet"), "Or boot without ipv6.disable=1."), "no IPv6, and %s contains an IPv6 subnet", files[i].path)
+		add(inKernel, withAdvice(first.edit("remove the IPv6 subnet"), "Or boot without ipv6.disable=1."), "no IPv6, and %s contains an IPv6 subnet", first.path)
 	case strings.TrimSpace(string(value)) == "1":
 		add(inKernel, withAdvice(run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=0"), "The kernel has deleted all IPv6 addresses. Configure those of the host again, and run plumb repair."),
-			"IPv6 is disabled, and %s contains an IPv6 subnet", files[i].path)
+			"IPv6 is disabled, and %s contains an IPv6 subnet", first.path)
 	default:
-		for _, p := range pluginsOf(usable(files)) {
-			key := "net/ipv6/conf/" + p.BridgeName() + "/disable_ipv6"
-			value, err := os.ReadFile("/proc/sys/" + key)
-			if err == nil && strings.TrimSpace(string(value)) == "1" && slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
-				p.file.explained = true // no IPv6 address can be added to the bridge
-				add(inKernel, run("sysctl", "-w", key+"=0"), "IPv6 is disabled on %s, and %s contains an IPv6 subnet", p.BridgeName(), p.file.path)
-			}
+		with6 = slices.DeleteFunc(with6, func(p plugin) bool {
+			value, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + p.BridgeName() + "/disable_ipv6")
+			return p.file.list == nil || p.file.explained || p.file.incomplete || err != nil || strings.TrimSpace(string(value)) != "1"
+		})
+		for _, p := range with6 {
+			add(inKernel, run("sysctl", "-w", "net/ipv6/conf/"+p.BridgeName()+"/disable_ipv6=0"), "IPv6 is disabled on %s, and %s contains an IPv6 subnet", p.BridgeName(), p.file.path)
 		}
+	}
+	for _, p := range with6 {
+		p.file.explained = true
 	}
 }
 
