@@ -195,7 +195,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"file-kind", o.findFileKind}, {"duplicate-name", o.findDuplicates}, {"order", o.findOrder}, {"keys", findKeys},
 		{"executable", a.findExecutables}, {"versions", a.findVersions}, {"mixed-versions", a.findMixed}, {"status", a.findStatus},
 		{"runtime-version", o.findRuntimeVersions}, {"runtime-plugins", a.findRuntimePlugins},
-		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"policy-rule", h.findRefusals}, {"bridge", h.findBridges}, {"host-end", h.findRenamed}, {"gateway", h.findGateways}, {"master", h.findMasters},
+		{"chain", findChains}, {"overlap", findOverlaps}, {"route", h.findRoutes}, {"policy-rule", h.findRefusals}, {"bridge", h.findBridges}, {"gateway", h.findGateways}, {"master", h.findMasters},
 		{"link-kind", h.findLinkKinds}, {"sysctl", h.findSysctls}, {"ipv6", findIPv6}, {"unreachable-port", findUnreachablePorts}, {"capability", findCapabilities},
 	}...)
 	if held == nil {
@@ -212,6 +212,7 @@ func (o Options) checks(a asker, h host, held *state) []check {
 		{"mtu", func(_ []*file, add addFunc) { h.findMTUs(held, add) }}, {"masq-exemption", h.findExemptions},
 		{"taken-port", func(_ []*file, add addFunc) { h.findTakenPorts(held, add) }},
 		{"hidden-listener", func(_ []*file, add addFunc) { held.findHiddenListeners(h.ns, add) }},
+		{"host-end", h.findRenamed}, // it hides what CHECK finds
 		{"check", func(files []*file, add addFunc) { a.findDamaged(held.live(), files, h.losses(), add) }},
 	}...)
 }
