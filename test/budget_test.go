@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 13240, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 13280, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 840},
 	"pkg/hostfile":            {lines: 280},

@@ -66,6 +66,9 @@ func flagProblem(f *pflag.Flag) error {
 	if len(values) == 0 || slices.Contains(values, "") {
 		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
 	}
+	if strings.HasPrefix(values[0], "--") {
+		return fmt.Errorf("%s: want a value, got the flag %s", name, values[0]) // --restore --dry-run would not be a dry run
+	}
 	if f.Name == "output" && values[0] != "text" && values[0] != "json" {
 		return fmt.Errorf("%s: want text or json, got %q", name, values[0])
 	}

@@ -172,6 +172,7 @@ var _ = Describe("plumb maintain", func() {
 		}
 		for _, wrong := range [][]string{
 			{"--every must be at least 1s, got 1ns", "maintain", "--every", "1ns"},
+			{"--restore: want a value, got the flag --dry-run", "uninstall", "--to", b.dir, "--restore", "--dry-run"},
 			{"--metrics: " + b.dir + " is a directory; give the name of a file", "maintain", "--metrics", b.dir},
 			{"--live: " + b.dir + " is a directory; give the name of a file", "gc", "--live", b.dir},
 			{"--conf: " + b.dir + " is a directory; give the name of a file", "install", "--to", b.dir, "--conf-dir", b.dir, "--conf", "x", "--conf", b.dir},

@@ -16,6 +16,7 @@ type ListedChain struct {
 	Table    Table
 	Name     string
 	At       *HookPoint // the hook of a base chain, or nil
+	Priority int32      // the priority of a base chain
 	Drop     DropReason
 	Discards bool // whether the chain is a base chain at any hook whose policy is drop
 }
@@ -96,6 +97,9 @@ func (c *Conn) listChains(t Table) (chains []ListedChain, err error) {
 			continue
 		}
 		listed := ListedChain{Table: table, Name: ch.Name, At: (*HookPoint)(ch.Hooknum)}
+		if ch.Priority != nil {
+			listed.Priority = int32(*ch.Priority)
+		}
 		listed.Discards = ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop
 		if listed.IsAt(Forward) && listed.Discards {
 			listed.Drop = PolicyDrop

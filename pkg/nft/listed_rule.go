@@ -29,7 +29,7 @@ type ListedRule struct {
 	Saddr   netip.Prefix // the source addresses that the rule matches, or the zero Prefix if it matches all
 	Daddr   netip.Prefix // the destination addresses that the rule matches, or the zero Prefix if it matches all
 	Dport   uint16       // the only destination port that the rule matches, or 0
-	Iif     string       // the input interface that the rule matches, or "" if it matches all
+	Iif     string       // the input interface that the rule matches, such as eth0 or eth+, or "" if it matches all
 	// Matches contains all conditions as iptables prints them, "ibrname NAME" and "obrname NAME" for a bridge, or only "-m NAME",
 	// "nfproto" or "?". A counter is no condition.
 	Matches []string
@@ -227,7 +227,10 @@ func (p *ruleParser) parsePayload(e *expr.Payload) {
 // parseCmp reads the value to which the rule compares the loaded field.
 func (p *ruleParser) parseCmp(e *expr.Cmp) {
 	p.rule.values = append(p.rule.values, string(e.Data))
-	name, _, _ := strings.Cut(string(e.Data), "\x00")
+	name, _, terminated := strings.Cut(string(e.Data), "\x00")
+	if !terminated && len(name) < unix.IFNAMSIZ {
+		name += "+" // all interfaces whose names begin with it
+	}
 	switch isEqual := e.Op == expr.CmpOpEq; {
 	case isEqual && p.loaded == loadedSaddr:
 		p.rule.Saddr = parsePrefix(p.addrSize, e.Data, p.mask)
@@ -240,6 +243,8 @@ func (p *ruleParser) parseCmp(e *expr.Cmp) {
 		p.add("-i " + name)
 	case isEqual && p.loaded == loadedOifName:
 		p.add("-o " + name)
+	case p.loaded == loadedIifName:
+		p.add("! -i " + name)
 	case p.loaded == loadedOifName:
 		p.add("! -o " + name)
 	case isEqual && p.loaded == loadedIbrName:

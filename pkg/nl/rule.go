@@ -164,12 +164,12 @@ func (c *Conn) RefusingRules() ([]RefusingRule, error) {
 	return rules, err
 }
 
-// PriorityOfFirst returns a priority of a rule that the kernel evaluates before all others, except the rule for the local table.
+// PriorityOfFirst returns the priority with which the kernel evaluates a new rule before all others, except those with priority 0.
 func (c *Conn) PriorityOfFirst() (int, error) {
 	list, err := c.rules()
 	first := mainPriority
 	for _, r := range list {
-		if r.Table != unix.RT_TABLE_LOCAL && r.Priority > 1 {
+		if r.Priority > 0 {
 			first = min(first, r.Priority)
 		}
 	}

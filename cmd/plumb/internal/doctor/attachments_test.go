@@ -341,9 +341,12 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireFixed(n.find("taken-port", " that forwards host port tcp 8080 of container d1, network pods, elsewhere"), func() { n.sh(undo) })
 	},
 		Entry("Docker", "iptables -t nat -N DOCKER; iptables -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER; "+
-			"iptables -t nat -A DOCKER -p udp --dport 8080 -j DNAT --to 10.99.0.2:80; iptables -t nat -A DOCKER -p tcp --dport 8080 -j DNAT --to 10.88.0.2:80",
+			"iptables -t nat -A DOCKER -p udp --dport 8080 -j DNAT --to 10.99.0.2:80; iptables -t nat -A DOCKER -p tcp --dport 8080 -j DNAT --to 10.88.0.2:80; "+
+			"iptables -t nat -N SVC; iptables -t nat -A PREROUTING -d 10.96.0.0/12 -j SVC; iptables -t nat -A SVC -p tcp --dport 8080 -j DNAT --to 10.99.0.2:80; "+
+			"iptables -t nat -A PREROUTING -d 198.51.100.9 -p tcp --dport 8080 -j DNAT --to 10.99.0.2:80; iptables -t nat -A PREROUTING -i cni0 -p tcp --dport 8080 -j DNAT --to 10.99.0.2:80",
 			"iptables -t nat -A DOCKER ! -i docker0 -p tcp --dport 8080 -j DNAT --to 10.99.0.2:80", "iptables -t nat -F DOCKER"),
-		Entry("nftables", "nft 'add table inet r; add chain inet r pre { type nat hook prerouting priority -110; }; add rule inet r pre tcp dport 1 redirect to :9'",
+		Entry("nftables", "nft 'add table inet r; add chain inet r pre { type nat hook prerouting priority -110; }; add rule inet r pre tcp dport 1 redirect to :9; "+
+			"add chain inet r late { type nat hook prerouting priority -90; }; add rule inet r late tcp dport 8080 redirect to :9'",
 			"nft add rule inet r pre tcp dport 8080 redirect to :9999", "nft delete table inet r"),
 	)
 

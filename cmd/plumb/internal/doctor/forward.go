@@ -31,6 +31,8 @@ func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
 //   - to which the host routes,
 //   - whose list does not contain the plugin firewall, or did not when one of its containers was attached, and
 //   - whose packets no rule of the chain, or of a chain to which it jumps, may accept.
+//
+// With the plugin firewall, it reports that no rule accepts what other hosts send to host ports.
 func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 	c, chains := h.chains()
 	for _, chain := range chains {
@@ -43,41 +45,73 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
 			}
-			input, _ := bridgeOptions(chain.Table)
-			accepts := func(r nft.ListedRule) bool { return !drops(r) && f.isSelected(r.Saddr, input, r) }
-			if f.addDroppingRule(chain, rules, add) || chain.Drop == "" || slices.ContainsFunc(rules, accepts) {
+			if f.addDroppingRule(chain, rules, add) || chain.Drop == "" {
 				continue
 			}
-			if !slices.Contains(f.types(), "firewall") || chain.Table.Family == nft.Bridge {
+			input, output := bridgeOptions(chain.Table)
+			accepted := slices.ContainsFunc(rules, func(r nft.ListedRule) bool {
+				return !drops(r) && f.isSelected(r.Saddr, input, r) || h.accepts(r, f, input, output)
+			})
+			old := s.addedWithout(f.name(), "firewall")
+			switch {
+			case accepted && (len(old) > 0 || !slices.Contains(f.types(), "firewall")):
+			case !slices.Contains(f.types(), "firewall"), chain.Table.Family == nft.Bridge:
 				f.addDrop(chain, add)
-			} else if old := s.addedWithout(f.name(), "firewall"); len(old) > 0 {
+			case len(old) > 0:
 				add(onHost, say("Delete these pods or containers, and let the runtime create them again: %s.", strings.Join(old, ", ")),
 					"table %s, chain %s drops packets of containers of network %q that were attached before its list contained the plugin firewall",
 					chain.Table, chain.Name, f.name())
-			} else if slices.Contains(f.types(), "portmap") {
+			case slices.Contains(f.types(), "portmap"):
 				h.findClosedPorts(f, chain, rules, add)
 			}
 		}
 	}
 }
 
-// findClosedPorts finds chains of iptables that drop what other hosts send to host ports of a network with the plugin firewall, which
-// accepts only connections that a container opens. A rule accepts such packets if it names the network as destination, or has no
-// conditions but the interface, the mark or the state of the connection.
-func (h host) findClosedPorts(f *file, c nft.ListedChain, rules []nft.ListedRule, add addFunc) {
-	_, output := bridgeOptions(c.Table)
+// accepts reports whether a rule accepts all packets of a network in one direction, although it names neither its subnet nor only its
+// bridge. own and other are the options for the network's bridge and for the interface on the other side.
+func (h host) accepts(r nft.ListedRule, f *file, own, other string) bool {
 	isBridge := func(name string) bool {
-		return slices.ContainsFunc(h.links, func(l nl.Link) bool { return l.Name == name && l.Kind == "bridge" })
+		prefix, wild := strings.CutSuffix(name, "+")
+		return slices.ContainsFunc(f.plugins, func(p plugin) bool {
+			return p.BridgeName() == name || wild && p.Type == "bridge" && strings.HasPrefix(p.BridgeName(), prefix)
+		})
 	}
-	isNarrow := func(match string) bool {
-		return !strings.HasPrefix(match, "-i ") && !slices.Contains([]string{"-m conntrack", "-m mark", "nfproto"}, match)
+	narrows := func(match string) bool {
+		inner, isOwn := strings.CutPrefix(match, own)
+		outer, isOther := strings.CutPrefix(match, other)
+		except, isExcept := strings.CutPrefix(match, "! "+own)
+		switch {
+		case isOwn:
+			return !isBridge(inner)
+		case isOther:
+			return !h.isUplink(outer)
+		case isExcept:
+			return isBridge(except)
+		}
+		return match != "nfproto" && match != "-m conntrack" && !strings.HasPrefix(match, "! "+other)
 	}
+	return r.Target == "ACCEPT" && !slices.ContainsFunc(r.Matches, narrows)
+}
+
+// isUplink reports whether the host has an interface with this name, through which it may reach other hosts. Other hosts are not
+// behind a bridge of containers.
+func (h host) isUplink(name string) bool {
+	return slices.ContainsFunc(h.links, func(l nl.Link) bool { return l.Name == name && l.Kind != "bridge" })
+}
+
+// findClosedPorts finds chains of iptables that drop what other hosts send to host ports of a network with the plugin firewall, which
+// accepts only connections that a container opens. A rule that names the network as destination accepts such packets, and any
+// rule in the administrator's chain means that someone has decided what other hosts may send.
+func (h host) findClosedPorts(f *file, c nft.ListedChain, rules []nft.ListedRule, add addFunc) {
+	input, output := bridgeOptions(c.Table)
 	accepts := func(r nft.ListedRule) bool {
-		return r.Target == "ACCEPT" && !r.Saddr.IsValid() && !isBridge(r.Iif) && !slices.Contains(r.Matches, "-m conntrack --ctstate RELATED,ESTABLISHED") &&
-			(f.isSelected(r.Daddr, output, r) || !slices.ContainsFunc(r.Matches, isNarrow))
+		isNew := !r.Saddr.IsValid() && !slices.Contains(r.Matches, "-m conntrack --ctstate RELATED,ESTABLISHED")
+		return r.Target == "ACCEPT" && isNew && f.isSelected(r.Daddr, output, r) || h.accepts(r, f, output, input)
 	}
 	admin := slices.IndexFunc(rules, func(r nft.ListedRule) bool { return r.Chain == "CNI-FORWARD" && r.Jump != "" && len(r.Matches) == 0 })
-	if admin < 0 || slices.ContainsFunc(rules, accepts) { // without CNI-FORWARD, the network has no containers
+	decided := func(r nft.ListedRule) bool { return r.Chain == rules[admin].Jump && r.Target == "ACCEPT" }
+	if admin < 0 || slices.ContainsFunc(rules, accepts) || slices.ContainsFunc(rules, decided) { // without CNI-FORWARD, the network has no containers
 		return
 	}
 	program := map[nft.Family]string{nft.IPv4: "iptables", nft.IPv6: "ip6tables"}[c.Table.Family]

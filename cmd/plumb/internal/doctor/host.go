@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -326,8 +327,9 @@ func (h host) findMasters(files []*file, add addFunc) {
 // findUplink finds that the interface of the default route does not forward IPv4 packets, although the host forwards others. An
 // administrator or systemd-networkd can have set this. For IPv6, the kernel has no such setting (ip6_forward).
 func (h host) findUplink(files []*file, add addFunc) {
-	isRouted := func(p plugin) bool {
-		return p.isRouted() && slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is4() })
+	isRouted := func(p plugin) bool { // and its containers send packets to other hosts
+		return p.isRouted() && (p.IPMasq || p.IsDefaultGateway || bytes.Contains(p.IPAM, []byte(`"0.0.0.0/0"`))) &&
+			slices.ContainsFunc(p.subnets(), func(s netip.Prefix) bool { return s.Addr().Is4() })
 	}
 	index, err := h.conn.DefaultDevice()
 	h.report.failed("default route", err)

@@ -42,17 +42,23 @@ func (s *state) hostPorts() map[string][]hostPort {
 	return ports
 }
 
-// findTakenPorts finds rules of other programs, such as Docker, that forward the host port of a container elsewhere.
+// findTakenPorts finds rules of other programs, such as Docker, that forward the host port of a container elsewhere, before plumb's
+// rules. It ignores rules for packets from a bridge, or to an address that the host does not have.
 func (h host) findTakenPorts(s *state, add addFunc) {
 	ports := s.hostPorts()
 	c, chains := h.chains()
 	for _, chain := range chains {
-		if len(ports) == 0 || !chain.IsAt(nft.Prerouting) || chain.Table.Name == "plumb" {
+		if len(ports) == 0 || !chain.IsAt(nft.Prerouting) || chain.Table.Name == "plumb" || chain.Priority > nft.PriorityDstNAT {
 			continue
 		}
 		rules, err := rulesFrom(c, chain)
 		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
+		reached := map[string]bool{chain.Name: true}
 		for _, r := range rules {
+			if !reached[r.Chain] || !h.meetsHostPorts(r) {
+				continue
+			}
+			reached[r.Jump] = true
 			for _, protocol := range slices.Sorted(maps.Keys(ports)) {
 				i := slices.IndexFunc(ports[protocol], func(p hostPort) bool { return takes(r, chain.Table.Family, protocol, p) })
 				if i >= 0 && (r.Target == "DNAT" || r.Target == "REDIRECT") {
@@ -64,6 +70,18 @@ func (h host) findTakenPorts(s *state, add addFunc) {
 			}
 		}
 	}
+}
+
+// meetsHostPorts reports whether a rule may match packets from other hosts to addresses of the host.
+func (h host) meetsHostPorts(r nft.ListedRule) bool {
+	if r.Iif != "" && !h.isUplink(r.Iif) {
+		return false
+	}
+	return !r.Daddr.IsValid() || slices.ContainsFunc(h.links, func(l nl.Link) bool {
+		addrs, err := h.conn.Addrs(l)
+		h.report.failed("addresses of "+l.Name, types.IgnoreNotExist(err))
+		return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return r.Daddr.Contains(a.Prefix.Addr()) })
+	})
 }
 
 // takes reports whether a rule in a table of the family matches packets for the host port, and does not contain an address of the

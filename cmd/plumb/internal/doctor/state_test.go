@@ -542,6 +542,7 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.requireFixed(n.find("policy-rule", `host: a policy rule selects another table than main for packets to containers of network "pods", so that they leave through wg0`), nil)
 	},
 		Entry("as WireGuard's default route", "ip rule add not fwmark 0xca6c table 51820; ip route add default dev wg0 table 51820"),
+		Entry("before all other rules", "ip rule add pref 1 table 53; ip route add 10.88.0.0/16 dev wg0 table 53"),
 		Entry("as Tailscale's subnet routes", "ip -6 rule add pref 5270 table 52; ip -6 route add fd00::/16 dev wg0 table 52"),
 	)
 
@@ -549,11 +550,12 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n := &usedHost{testHost: newTestHost("bridge", "host-local", "portmap", "firewall")}
 		n.attachBy(strings.Replace(masqueraded, "        }\n    ]", "        },\n        {\"type\": \"portmap\", \"capabilities\": {\"portMappings\": true}},\n        {\"type\": \"firewall\"}\n    ]", 1))
 		n.sh("ip link add docker0 type bridge; iptables -P FORWARD DROP; iptables -A FORWARD -i docker0 -j ACCEPT; iptables -A FORWARD -o docker0 -j ACCEPT; " +
-			"iptables -A FORWARD -p icmp -j ACCEPT; iptables -A FORWARD -p tcp --dport 22 -j ACCEPT")
+			"iptables -A FORWARD -p icmp -j ACCEPT; iptables -A FORWARD -p tcp --dport 22 -j ACCEPT; iptables -A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT; " +
+			"ip link add up0 type veth peer name up1; iptables -A FORWARD -i cni0 -j ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty(), "no container")
 		n.add("d1")
 		n.requireFixed(n.find("forward-drop", `table ip filter, chain FORWARD drops what other hosts send to host ports of network "pods"`), nil)
-		for _, rule := range []string{"-o cni0", "-i up0", "-m mark --mark 0x4000/0x4000", "-d 10.88.0.0/16 -p tcp"} {
+		for _, rule := range []string{"-o cni0", "-i up0", "-d 10.88.0.0/16 -p tcp", "-m conntrack --ctstate DNAT"} {
 			n.sh("iptables -F CNI-ADMIN; iptables -A CNI-ADMIN " + rule + " -j ACCEPT")
 			Expect(n.doctor().Findings).To(BeEmpty(), rule)
 		}
@@ -684,9 +686,17 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.find("forward-drop", "FORWARD")
 		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
 		Expect(n.doctor().Findings).To(BeEmpty())
-		n.Must(GinkgoTB(), "iptables", "-F", "FORWARD")
+		n.sh("ip link add up0 type veth peer name up1; ip link add docker0 type bridge")
+		for _, rule := range []string{"-i cni0", "-i cni+", "", "-o up0", "! -i docker0", "! -o docker0", "-m conntrack --ctstate NEW,RELATED,ESTABLISHED"} {
+			n.sh("iptables -F FORWARD")
+			n.find("forward-drop", "FORWARD")
+			n.sh("iptables -A FORWARD " + rule + " -j ACCEPT")
+			Expect(n.doctor().Findings).To(BeEmpty(), rule)
+		}
+		n.sh("iptables -F FORWARD")
+		for _, rule := range []string{"-i docker0", "-o docker0", "! -i cni0", "-p icmp", "-m conntrack --ctstate RELATED,ESTABLISHED", "-d 10.99.0.0/16"} {
+			n.sh("iptables -A FORWARD " + rule + " -j ACCEPT")
+		}
 		n.find("forward-drop", "FORWARD")
-		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-i", "cni0", "-j", "ACCEPT")
-		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 })
