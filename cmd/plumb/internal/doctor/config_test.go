@@ -481,6 +481,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 	})
 
 	It("finds a file system that is mounted with noexec", func() {
+		nstest.RequireRoot(GinkgoTB(), "because a user namespace keeps the flags of a mount")
 		n := newTestHost("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		DeferCleanup(n.sh, "umount "+n.bin())
