@@ -31,7 +31,7 @@ var budgets = map[string]budget{
 	"pkg/iptables":            {lines: 920, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
-	"pkg/nft":                 {lines: 2140, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
+	"pkg/nft":                 {lines: 2160, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
 	"pkg/nl":                  {lines: 4180, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},

@@ -133,6 +133,17 @@ const (
 	loadedProtocol // the protocol of the network layer, which nft compares before it compares an address
 )
 
+// metaFields, verdicts and translations contain what parse knows of an expression. A host can have thousands of rules.
+var (
+	metaFields = map[expr.MetaKey]loadedField{
+		expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
+		expr.MetaKeyBRIIIFNAME: loadedIbrName, expr.MetaKeyBRIOIFNAME: loadedObrName,
+		expr.MetaKeyMARK: loadedMark, expr.MetaKeyL4PROTO: loadedL4, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
+	}
+	verdicts     = map[expr.VerdictKind]string{expr.VerdictAccept: "ACCEPT", expr.VerdictDrop: "DROP", expr.VerdictReturn: "RETURN"}
+	translations = map[expr.NATType]string{expr.NATTypeSourceNAT: "SNAT", expr.NATTypeDestNAT: "DNAT"}
+)
+
 // parse reads one expression into p.rule.
 func (p *ruleParser) parse(e expr.Any) {
 	switch e := e.(type) {
@@ -140,7 +151,7 @@ func (p *ruleParser) parse(e expr.Any) {
 		p.rule.values = append(p.rule.values, string(e.Data))
 	case *expr.Verdict:
 		p.rule.Jump = e.Chain
-		p.rule.Target = map[expr.VerdictKind]string{expr.VerdictAccept: "ACCEPT", expr.VerdictDrop: "DROP", expr.VerdictReturn: "RETURN"}[e.Kind]
+		p.rule.Target = verdicts[e.Kind]
 	case *expr.Reject:
 		p.rule.Target = "REJECT"
 	case *expr.Target:
@@ -152,15 +163,11 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Redir:
 		p.rule.Target = "REDIRECT"
 	case *expr.NAT:
-		p.rule.Target = map[expr.NATType]string{expr.NATTypeSourceNAT: "SNAT", expr.NATTypeDestNAT: "DNAT"}[e.Type]
+		p.rule.Target = translations[e.Type]
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
-		p.loaded = map[expr.MetaKey]loadedField{
-			expr.MetaKeyIIFNAME: loadedIifName, expr.MetaKeyOIFNAME: loadedOifName,
-			expr.MetaKeyBRIIIFNAME: loadedIbrName, expr.MetaKeyBRIOIFNAME: loadedObrName,
-			expr.MetaKeyMARK: loadedMark, expr.MetaKeyL4PROTO: loadedL4, expr.MetaKeyNFPROTO: loadedProtocol, expr.MetaKeyPROTOCOL: loadedProtocol,
-		}[e.Key]
+		p.loaded = metaFields[e.Key]
 	case *expr.Bitwise:
 		p.mask = e.Mask
 	case *expr.Cmp:
