@@ -22,7 +22,7 @@ type budget struct {
 // subdirectories.
 var budgets = map[string]budget{
 	"cmd/cni-conformance":     {lines: 3420},
-	"cmd/plumb":               {lines: 13280, why: "reading, judging and removing are packages of their own"},
+	"cmd/plumb":               {lines: 13300, why: "reading, judging and removing are packages of their own"},
 	"pkg/attach":              {lines: 2060},
 	"pkg/claims":              {lines: 840},
 	"pkg/hostfile":            {lines: 280},
@@ -31,7 +31,7 @@ var budgets = map[string]budget{
 	"pkg/iptables":            {lines: 920, why: "go-iptables reads the rules; what it lacks (time limit, namespace, single listings) is here"},
 	"pkg/lock":                {lines: 140},
 	"pkg/masq":                {lines: 560},
-	"pkg/nft":                 {lines: 2160, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
+	"pkg/nft":                 {lines: 2140, why: "rules of iptables are read with their matches, so that firewall runs no program to check and delete them"},
 	"pkg/nl":                  {lines: 4180, why: "a list that changes meanwhile is requested again"},
 	"pkg/ns":                  {lines: 300},
 	"pkg/pool":                {lines: 2760},
@@ -48,7 +48,7 @@ var budgets = map[string]budget{
 	"plugins/cluster-local":   {lines: 5880, why: "both datastores and what they share are in its subtree"},
 	"plugins/dhcp":            {lines: 3220, why: "the daemon and the DHCP client are in its subtree"},
 	"plugins/dummy":           {lines: 120},
-	"plugins/firewall":        {lines: 1760},
+	"plugins/firewall":        {lines: 1780},
 	"plugins/host-access":     {lines: 740, why: "the code was in pkg/attach; the filter of what a container reaches is new; DEL finds a pair without its alias"},
 	"plugins/host-device":     {lines: 1380, why: "DEL finds a namespace that only processes keep; CHECK and REPAIR of a copied configuration, which no other plugin uses"},
 	"plugins/host-local":      {lines: 100},

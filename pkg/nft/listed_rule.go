@@ -207,18 +207,16 @@ func (p *ruleParser) setDport(ports [2]uint16, inverted bool) {
 	}
 }
 
-// parsePayload notes whether the expression loads an address or the destination port, which is at byte 2 of a TCP, UDP or SCTP header. The source and destination addresses are at bytes 8 and 24
-// of an IPv6 header, and at bytes 12 and 16 of an IPv4 header.
+// parsePayload notes whether the expression loads an address, the protocol or the destination port. The source and destination
+// addresses are at bytes 8 and 24 of an IPv6 header, and at bytes 12 and 16 of an IPv4 header. The protocol is at byte 6 and 9. The
+// destination port is at byte 2 of a TCP, UDP or SCTP header.
 func (p *ruleParser) parsePayload(e *expr.Payload) {
 	p.loaded, p.addrSize, p.mask = loadedOther, 4, nil
-	if e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2 {
-		p.loaded = loadedDport
-	}
-	if e.Base != expr.PayloadBaseNetworkHeader {
-		return
-	}
 	switch {
-	case e.Len == 1 && (e.Offset == 9 && p.family == IPv4 || e.Offset == 6 && p.family == IPv6): // protocol, next header
+	case e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2:
+		p.loaded = loadedDport
+	case e.Base != expr.PayloadBaseNetworkHeader:
+	case e.Len == 1 && (e.Offset == 9 && p.family == IPv4 || e.Offset == 6 && p.family == IPv6):
 		p.loaded = loadedL4
 	case e.Offset == 8 && (p.family == IPv6 || e.Len > 4): // in IPv4, up to four bytes at 8 are other fields
 		p.loaded, p.addrSize = loadedSaddr, 16

@@ -63,22 +63,19 @@ var refusals = []struct {
 	{unix.EACCES, unix.RTN_PROHIBIT, "prohibit"},
 }
 
-// DefaultRefusal returns the default route that refuses packets from the address that arrive through the link, or nil if there is
+// DefaultRefusal returns the default route that refuses packets from the address that arrive through the link, or nil if it finds
 // none. A policy rule may select its table.
-func (c *Conn) DefaultRefusal(l Link, from netip.Addr) (*RefusingRoute, error) {
+func (c *Conn) DefaultRefusal(l Link, from netip.Addr) *RefusingRoute {
 	probe := unrouted4
 	if from.Is6() {
 		probe = unrouted6
 	}
 	_, err := c.lookup(probe, &netlink.RouteGetOptions{Iif: l.Name, SrcAddr: from.AsSlice()})
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var found *RefusingRoute
-	if err = c.explainRefusal(probe, err); errors.As(err, &found) && found.Dst.Bits() == 0 {
-		return found, nil
+	if err == nil || !errors.As(c.explainRefusal(probe, err), &found) || found.Dst.Bits() > 0 {
+		return nil
 	}
-	return nil, nil // for example, a policy rule refuses the packets, or the kernel filters the source
+	return found
 }
 
 // explainRefusal returns the route that caused the error of a look-up, or the error if it finds none, for example because a

@@ -68,10 +68,7 @@ type InputRule struct {
 }
 
 func (r InputRule) String() string {
-	family := "-4"
-	if r.IPv6 {
-		family = "-6"
-	}
+	family := familyOption(r.IPv6)
 	if r.Source.IsValid() {
 		family += " from " + r.Source.String()
 	}
@@ -136,7 +133,7 @@ func (r RefusingRule) String() string {
 
 // Delete returns the words of the command that deletes the rule.
 func (r RefusingRule) Delete() []string {
-	words := []string{"ip", map[bool]string{false: "-4", true: "-6"}[r.IPv6], "rule", "delete", "priority", strconv.Itoa(r.Priority)}
+	words := []string{"ip", familyOption(r.IPv6), "rule", "delete", "priority", strconv.Itoa(r.Priority)}
 	return append(words, strings.Fields(r.String())...)
 }
 
@@ -164,8 +161,9 @@ func (c *Conn) RefusingRules() ([]RefusingRule, error) {
 	return rules, err
 }
 
-// PriorityOfFirst returns the priority with which the kernel evaluates a new rule before all others, except those with priority 0.
-func (c *Conn) PriorityOfFirst() (int, error) {
+// AddRuleToMain returns the words of the command that adds a rule for packets to dst with the main table. The kernel evaluates it
+// before all other rules, except those with priority 0.
+func (c *Conn) AddRuleToMain(dst netip.Prefix) ([]string, error) {
 	list, err := c.rules()
 	first := mainPriority
 	for _, r := range list {
@@ -173,7 +171,15 @@ func (c *Conn) PriorityOfFirst() (int, error) {
 			first = min(first, r.Priority)
 		}
 	}
-	return first - 1, err
+	return []string{"ip", familyOption(dst.Addr().Is6()), "rule", "add", "to", dst.String(), "lookup", "main", "priority", strconv.Itoa(first - 1)}, err
+}
+
+// familyOption returns the option of the program ip for an IP version.
+func familyOption(is6 bool) string {
+	if is6 {
+		return "-6"
+	}
+	return "-4"
 }
 
 // mainPriority is the priority of the rule for the main table (fib_default_rules_init).

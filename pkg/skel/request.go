@@ -282,7 +282,7 @@ func (r *Request) Warn(format string, args ...any) {
 
 // WarnOf writes a problem as a warning to stderr, as one line with its Msg and its Advice.
 func (r *Request) WarnOf(p types.Problem) {
-	p = shortenProblems([]types.Problem{p})[0]
+	p = shortenProblem(p)
 	text := p.Msg
 	if p.Advice != "" {
 		text += "; " + p.Advice

@@ -52,11 +52,8 @@ func shortenWord(word string) string {
 	return word[:shortWord] + "…" + end
 }
 
-// shortenProblems returns the problems with shortened texts. It keeps the commands.
-func shortenProblems(all []types.Problem) (short []types.Problem) {
-	for _, p := range all {
-		p.Object, p.Want, p.Got, p.Msg, p.Advice = shorten(p.Object), shorten(p.Want), shorten(p.Got), shorten(p.Msg), shorten(p.Advice)
-		short = append(short, p)
-	}
-	return short
+// shortenProblem returns the problem with shortened texts. It keeps the command.
+func shortenProblem(p types.Problem) types.Problem {
+	p.Object, p.Want, p.Got, p.Msg, p.Advice = shorten(p.Object), shorten(p.Want), shorten(p.Got), shorten(p.Msg), shorten(p.Advice)
+	return p
 }

@@ -188,7 +188,10 @@ func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 // stdout fails.
 func (r *Request) printError(err error) {
 	coded := *types.AsError(err)
-	coded.Msg, coded.Details, coded.Problems = shorten(oneLine(coded.Msg)), shorten(coded.Details), shortenProblems(types.ProblemsIn(err))
+	coded.Msg, coded.Details, coded.Problems = shorten(oneLine(coded.Msg)), shorten(coded.Details), types.ProblemsIn(err)
+	for i, p := range coded.Problems {
+		coded.Problems[i] = shortenProblem(p)
+	}
 	v := types.Newest.String()
 	if r.Version != 0 {
 		v = r.Version.String()

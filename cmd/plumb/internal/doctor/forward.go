@@ -8,21 +8,27 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
-	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
-// chains returns the chains of all tables of nftables, and a connection for their rules. There are none if the kernel lacks
-// nftables.
-func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
+// A ruleset is what other programs have in nftables. The checks read it once.
+type ruleset struct {
+	conn   *nft.Conn
+	chains []nft.ListedChain
+	rules  map[string][]nft.ListedRule // see rulesFrom
+}
+
+// readRuleset reads the chains of all tables. There are none if the kernel lacks nftables.
+func (h host) readRuleset() *ruleset {
 	c, err := nft.Open(h.ns)
+	var chains []nft.ListedChain
 	if err == nil {
-		all, err = c.AllChains()
+		chains, err = c.AllChains()
 	}
 	if !errors.Is(err, nft.ErrUnavailable) {
 		h.report.failed("nftables", err)
 	}
-	return c, all
+	return &ruleset{c, chains, map[string][]nft.ListedRule{}}
 }
 
 // findForwardDrop finds chains of other programs that drop all forwarded packets of a network by a rule that names only it, or
@@ -34,13 +40,11 @@ func (h host) chains() (c *nft.Conn, all []nft.ListedChain) {
 //
 // With the plugin firewall, it reports that no rule accepts what other hosts send to host ports.
 func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
-	c, chains := h.chains()
-	for _, chain := range chains {
+	for _, chain := range h.ruleset().chains {
 		if !chain.IsAt(nft.Prerouting, nft.Forward, nft.Postrouting) || chain.Table.Name == "plumb" {
 			continue
 		}
-		rules, err := rulesFrom(c, chain)
-		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
+		rules := h.rulesFrom(chain)
 		for _, f := range usable(files) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || !f.isList() || !f.sees(chain.Table.Family) {
 				continue
@@ -49,20 +53,26 @@ func (h host) findForwardDrop(s *state, files []*file, add addFunc) {
 				continue
 			}
 			input, output := bridgeOptions(chain.Table)
-			accepted := slices.ContainsFunc(rules, func(r nft.ListedRule) bool {
+			accepts := func(r nft.ListedRule) bool {
 				return !drops(r) && f.isSelected(r.Saddr, input, r) || h.accepts(r, f, input, output)
-			})
-			old := s.addedWithout(f.name(), "firewall")
+			}
+			var old []string
+			helps := slices.Contains(f.types(), "firewall") && chain.Table.Family != nft.Bridge
+			if helps {
+				old = s.addedWithout(f.name(), "firewall")
+			}
 			switch {
-			case accepted && (len(old) > 0 || !slices.Contains(f.types(), "firewall")):
-			case !slices.Contains(f.types(), "firewall"), chain.Table.Family == nft.Bridge:
+			case helps && len(old) == 0:
+				if slices.Contains(f.types(), "portmap") {
+					h.findClosedPorts(f, chain, rules, add)
+				}
+			case slices.ContainsFunc(rules, accepts):
+			case !helps:
 				f.addDrop(chain, add)
-			case len(old) > 0:
+			default:
 				add(onHost, say("Delete these pods or containers, and let the runtime create them again: %s.", strings.Join(old, ", ")),
 					"table %s, chain %s drops packets of containers of network %q that were attached before its list contained the plugin firewall",
 					chain.Table, chain.Name, f.name())
-			case slices.Contains(f.types(), "portmap"):
-				h.findClosedPorts(f, chain, rules, add)
 			}
 		}
 	}
@@ -97,7 +107,8 @@ func (h host) accepts(r nft.ListedRule, f *file, own, other string) bool {
 // isUplink reports whether the host has an interface with this name, through which it may reach other hosts. Other hosts are not
 // behind a bridge of containers.
 func (h host) isUplink(name string) bool {
-	return slices.ContainsFunc(h.links, func(l nl.Link) bool { return l.Name == name && l.Kind != "bridge" })
+	l, found := h.link(name)
+	return found && l.Kind != "bridge"
 }
 
 // findClosedPorts finds chains of iptables that drop what other hosts send to host ports of a network with the plugin firewall, which
@@ -125,20 +136,24 @@ func (h host) findClosedPorts(f *file, c nft.ListedChain, rules []nft.ListedRule
 }
 
 // rulesFrom returns the rules of a chain and of all chains to which its rules jump.
-func rulesFrom(c *nft.Conn, chain nft.ListedChain) (all []nft.ListedRule, err error) {
+func (h host) rulesFrom(chain nft.ListedChain) []nft.ListedRule {
+	r, key := h.ruleset(), chain.Table.String()+" "+chain.Name
+	if all, found := r.rules[key]; found {
+		return all
+	}
+	var all []nft.ListedRule
 	names := []string{chain.Name}
 	for i := 0; i < len(names); i++ {
-		rules, err := c.Rules(chain.Table, names[i])
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			if all = append(all, r); r.Jump != "" && !slices.Contains(names, r.Jump) {
-				names = append(names, r.Jump)
+		rules, err := r.conn.Rules(chain.Table, names[i])
+		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
+		for _, rule := range rules {
+			if all = append(all, rule); rule.Jump != "" && !slices.Contains(names, rule.Jump) {
+				names = append(names, rule.Jump)
 			}
 		}
 	}
-	return all, nil
+	r.rules[key] = all
+	return all
 }
 
 // sees reports whether chains of the family process packets of the network. It is true if no subnet of the network is

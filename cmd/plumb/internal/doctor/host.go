@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -36,6 +37,8 @@ type host struct {
 	conn   *nl.Conn
 	links  []nl.Link
 	report *Report
+
+	ruleset func() *ruleset // readRuleset, which it calls once
 }
 
 func openHost(h *ns.Handle, r *Report) (host, error) {
@@ -44,7 +47,9 @@ func openHost(h *ns.Handle, r *Report) (host, error) {
 		return host{}, err
 	}
 	links, err := c.Links()
-	return host{h, c, links, r}, err
+	opened := host{ns: h, conn: c, links: links, report: r}
+	opened.ruleset = sync.OnceValue(opened.readRuleset)
+	return opened, err
 }
 
 // sets returns the range sets of the plugin if its IPAM plugin is host-local or cluster-local. It ignores errors,
@@ -167,52 +172,51 @@ func (h host) findRefusals(files []*file, add addFunc) {
 			add(onHost, run(r.Delete()...), "the policy rule \"%s\" (priority %d) refuses the packets of containers of network %q", r, r.Priority, p.file.name())
 		}
 	}
-	h.findRefusedDefaults(files, add)
-	h.findDiverted(files, add)
+	h.findOtherTables(files, add)
 }
 
-// findRefusedDefaults finds default routes that refuse packets from containers of bridge, but not those of the host, because a
-// policy rule selects their table.
-func (h host) findRefusedDefaults(files []*file, add addFunc) {
+// findOtherTables finds networks of bridge for whose packets a policy rule selects another table than main, in which they are
+// refused or, for example by a VPN, sent through another interface. findRoutes has found routes of the main table that do so.
+func (h host) findOtherTables(files []*file, add addFunc) {
 	for _, p := range pluginsOf(usable(files)) {
-		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() && l.Up })
-		for _, set := range p.sets() {
-			if i < 0 || !p.isRouted() || p.VLAN != 0 {
-				break
-			}
-			r, err := h.conn.DefaultRefusal(h.links[i], set.Ranges[0].Last)
-			h.report.failed("route of packets from "+p.BridgeName(), err)
-			if r != nil && r.Table != nl.MainTable {
-				add(onHost, run(r.Delete()...), "the %s refuses the packets of containers of network %q", r, p.file.name())
-			}
-		}
-	}
-}
-
-// findDiverted finds networks of bridge whose packets a policy rule, for example of a VPN, sends by another table through another
-// interface. findRoutes has found routes of the main table that do so.
-func (h host) findDiverted(files []*file, add addFunc) {
-	for _, p := range pluginsOf(usable(files)) {
-		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() && l.Up })
-		if i < 0 || !p.isRouted() {
+		l, found := h.link(p.BridgeName())
+		if !found || !l.Up || !p.isRouted() || p.VLAN != 0 {
 			continue
 		}
-		routes, err := h.conn.Routes(h.links[i])
-		h.report.failed("routes of "+h.links[i].Name, err)
 		for _, set := range p.sets() {
 			addr := set.Ranges[0].Last
-			r := slices.IndexFunc(routes, func(r nl.Route) bool { return r.Dst.Contains(addr) && r.Dst.Bits() > 0 && r.Table == nl.MainTable })
-			through, err := h.conn.LinkTo(addr)
-			if r < 0 || err != nil || through.Index == h.links[i].Index {
-				continue
+			if r := h.conn.DefaultRefusal(l, addr); r != nil && r.Table != nl.MainTable {
+				add(onHost, run(r.Delete()...), "the %s refuses the packets of containers of network %q", r, p.file.name())
 			}
-			first, err := h.conn.PriorityOfFirst()
-			h.report.failed("policy rules", err)
-			p.file.explained = true
-			add(onHost, withAdvice(run("ip", map[bool]string{true: "-4", false: "-6"}[addr.Is4()], "rule", "add", "to", routes[r].Dst.String(), "lookup", "main", "priority", fmt.Sprint(first)), "Run it again after each restart of the host."),
-				"a policy rule selects another table than main for packets to containers of network %q, so that they leave through %s", p.file.name(), through.Name)
+			h.findDiverted(p, l, addr, add)
 		}
 	}
+}
+
+// findDiverted finds that packets for an address, to which the main table has a route through the bridge, leave through another
+// interface.
+func (h host) findDiverted(p plugin, bridge nl.Link, addr netip.Addr, add addFunc) {
+	routes, err := h.conn.Routes(bridge)
+	h.report.failed("routes of "+bridge.Name, err)
+	i := slices.IndexFunc(routes, func(r nl.Route) bool { return r.Dst.Contains(addr) && r.Dst.Bits() > 0 && r.Table == nl.MainTable })
+	through, err := h.conn.LinkTo(addr)
+	if i < 0 || err != nil || through.Index == bridge.Index {
+		return
+	}
+	command, err := h.conn.AddRuleToMain(routes[i].Dst)
+	h.report.failed("policy rules", err)
+	p.file.explained = true
+	add(onHost, withAdvice(run(command...), "Run it again after each restart of the host."),
+		"a policy rule selects another table than main for packets to containers of network %q, so that they leave through %s", p.file.name(), through.Name)
+}
+
+// link returns the link with this name.
+func (h host) link(name string) (l nl.Link, found bool) {
+	i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == name })
+	if i < 0 {
+		return nl.Link{}, false
+	}
+	return h.links[i], true
 }
 
 // forwardsTo reports whether a link forwards packets to containers of the network. This is the case for host ends, the
@@ -252,10 +256,18 @@ func (h host) findRenamed(files []*file, add addFunc) {
 			f.explained = f.explained || f.name() == owner.Network // CHECK does not find the host end
 		}
 		name := attach.NameOfHostEnd(owner)
-		commands := []string{types.Command("ip", "link", "set", "dev", l.Name, "down"), types.Command("ip", "link", "set", "dev", l.Name, "name", name), types.Command("ip", "link", "set", "dev", name, "up")}
-		fix := plugins.Solution{Fix: strings.Join(commands, " && "), Advice: "Then run plumb repair, because the kernel deletes the routes through an interface that is set down."}
-		add(onHost, fix, "the host end of container %s, interface %s, has the name %s in place of %s", owner.ContainerID, owner.IfName, l.Name, name)
+		add(onHost, withAdvice(rename(l, name), "Then run plumb repair, because the kernel deletes the routes through an interface that is set down."), "the host end of container %s, interface %s, has the name %s in place of %s", owner.ContainerID, owner.IfName, l.Name, name)
 	}
+}
+
+// rename returns the command that renames a link, and changes more of it. Before Linux 6.2, the kernel does not rename a link
+// that is up.
+func rename(l nl.Link, name string, more ...string) plugins.Solution {
+	fix := run(append([]string{"ip", "link", "set", "dev", l.Name, "name", name}, more...)...)
+	if l.Up {
+		fix.Fix = types.Command("ip", "link", "set", "dev", l.Name, "down") + " && " + fix.Fix + " && " + types.Command("ip", "link", "set", "dev", name, "up")
+	}
+	return fix
 }
 
 // findBridges finds networks whose containers are not on the bridge that the configuration names.
@@ -275,12 +287,12 @@ func (h host) findBridges(files []*file, add addFunc) {
 // findGateways finds bridges on which ADD cannot add the gateway of a range, because they have another address.
 func (h host) findGateways(files []*file, add addFunc) {
 	for _, p := range pluginsOf(usable(files)) {
-		i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.BridgeName() })
-		if i < 0 || !p.isRouted() || p.ForceAddress || p.VLAN != 0 {
+		l, found := h.link(p.BridgeName())
+		if !found || !p.isRouted() || p.ForceAddress || p.VLAN != 0 {
 			continue
 		}
-		addrs, err := h.conn.Addrs(h.links[i])
-		h.report.failed("addresses of "+h.links[i].Name, err)
+		addrs, err := h.conn.Addrs(l)
+		h.report.failed("addresses of "+l.Name, err)
 		var all []netip.Prefix
 		for _, set := range p.sets() {
 			all = append(all, set.Gateways...)
@@ -347,36 +359,32 @@ func (h host) findUplink(files []*file, add addFunc) {
 // findMTUs finds containers whose interface has a larger MTU than its host end, which then drops large packets (__dev_forward_skb).
 func (h host) findMTUs(s *state, add addFunc) {
 	for _, a := range s.live() {
-		i := slices.IndexFunc(h.links, func(l nl.Link) bool {
-			owner, created, _ := attach.ParseAlias(l)
-			return created && owner == a.ID() && l.Kind == "veth" && !attach.IsAccessEnd(l.Name)
-		})
-		if i < 0 {
-			continue
-		}
-		inner, container, err := linkOf(a)
-		h.report.failed("interface of container "+a.ContainerID, types.IgnoreNotExist(err))
-		if err == nil && inner.MTU > h.links[i].MTU {
-			mtu := fmt.Sprint(h.links[i].MTU)
-			add(onHost, withAdvice(plugins.Solution{Fix: container.Command("ip", "link", "set", "dev", a.IfName, "mtu", mtu)}, "If the list sets the MTU in tuning, set it in the plugin that creates the interface as well."),
-				"container %s, interface %s, network %s has MTU %d, and its host end %s has %s and drops larger packets", a.ContainerID, a.IfName, a.Network, inner.MTU, h.links[i].Name, mtu)
-		}
+		h.report.failed("interface of container "+a.ContainerID, types.IgnoreNotExist(h.compareMTUs(a, add)))
 	}
 }
 
-// linkOf returns the interface of an attachment, and its namespace, which is closed.
-func linkOf(a *node.Attachment) (nl.Link, *ns.Handle, error) {
+// compareMTUs adds the finding for one attachment. If it has no pair, the error matches fs.ErrNotExist.
+func (h host) compareMTUs(a *node.Attachment, add addFunc) error {
+	outer, err := attach.HostEnd(h.conn, a.ID(), nil)
+	if err != nil {
+		return err
+	}
 	container, err := ns.Open(a.NetNS, nil)
 	if err != nil {
-		return nl.Link{}, nil, err
+		return err
 	}
 	defer func() { _ = container.Close() }()
 	c, err := nl.Open(container)
 	if err != nil {
-		return nl.Link{}, nil, err
+		return err
 	}
-	l, err := c.Link(a.IfName)
-	return l, container, err
+	inner, err := c.Link(a.IfName)
+	if err == nil && inner.MTU > outer.MTU {
+		fix := plugins.Solution{Fix: container.Command("ip", "link", "set", "dev", a.IfName, "mtu", fmt.Sprint(outer.MTU))}
+		add(onHost, withAdvice(fix, "If the list sets the MTU in tuning, set it in the plugin that creates the interface as well."),
+			"container %s, interface %s, network %s has MTU %d, and its host end %s has %d and drops larger packets", a.ContainerID, a.IfName, a.Network, inner.MTU, outer.Name, outer.MTU)
+	}
+	return err
 }
 
 // linkKinds lists the kinds of links that each plugin creates.

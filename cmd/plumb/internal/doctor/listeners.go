@@ -20,7 +20,6 @@ import (
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
 	"github.com/plumb-cni/plumb/v2/pkg/nl"
 	"github.com/plumb-cni/plumb/v2/pkg/ns"
-	"github.com/plumb-cni/plumb/v2/pkg/types"
 )
 
 // A hostPort is a port of the host that an attachment's element forwards.
@@ -46,16 +45,18 @@ func (s *state) hostPorts() map[string][]hostPort {
 // rules. It ignores rules for packets from a bridge, or to an address that the host does not have.
 func (h host) findTakenPorts(s *state, add addFunc) {
 	ports := s.hostPorts()
-	c, chains := h.chains()
-	for _, chain := range chains {
-		if len(ports) == 0 || !chain.IsAt(nft.Prerouting) || chain.Table.Name == "plumb" || chain.Priority > nft.PriorityDstNAT {
+	if len(ports) == 0 {
+		return
+	}
+	local, err := h.conn.AddrsByLink()
+	h.report.failed("addresses of the host", err)
+	for _, chain := range h.ruleset().chains {
+		if !chain.IsAt(nft.Prerouting) || chain.Table.Name == "plumb" || chain.Priority > nft.PriorityDstNAT {
 			continue
 		}
-		rules, err := rulesFrom(c, chain)
-		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
 		reached := map[string]bool{chain.Name: true}
-		for _, r := range rules {
-			if !reached[r.Chain] || !h.meetsHostPorts(r) {
+		for _, r := range h.rulesFrom(chain) {
+			if !reached[r.Chain] || r.Iif != "" && !h.isUplink(r.Iif) || !meetsAny(r, local) {
 				continue
 			}
 			reached[r.Jump] = true
@@ -72,16 +73,14 @@ func (h host) findTakenPorts(s *state, add addFunc) {
 	}
 }
 
-// meetsHostPorts reports whether a rule may match packets from other hosts to addresses of the host.
-func (h host) meetsHostPorts(r nft.ListedRule) bool {
-	if r.Iif != "" && !h.isUplink(r.Iif) {
-		return false
+// meetsAny reports whether a rule matches packets to one of the addresses.
+func meetsAny(r nft.ListedRule, addrs map[int][]netip.Addr) bool {
+	for _, all := range addrs {
+		if slices.ContainsFunc(all, r.Daddr.Contains) {
+			return true
+		}
 	}
-	return !r.Daddr.IsValid() || slices.ContainsFunc(h.links, func(l nl.Link) bool {
-		addrs, err := h.conn.Addrs(l)
-		h.report.failed("addresses of "+l.Name, types.IgnoreNotExist(err))
-		return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return r.Daddr.Contains(a.Prefix.Addr()) })
-	})
+	return !r.Daddr.IsValid()
 }
 
 // takes reports whether a rule in a table of the family matches packets for the host port, and does not contain an address of the

@@ -19,6 +19,7 @@ import (
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/runtimes"
 	"github.com/plumb-cni/plumb/v2/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/v2/pkg/nft"
+	"github.com/plumb-cni/plumb/v2/pkg/pool"
 	"github.com/plumb-cni/plumb/v2/pkg/tables"
 )
 
@@ -78,18 +79,18 @@ func (s *state) findFullPools(files []*file, add addFunc) {
 			if dead := s.deadIn(n.Name, p); dead > 0 {
 				what += fmt.Sprintf("; deleted containers hold %d of them, see above", dead)
 			}
-			add(cmp.Or(n.File, onHost), enlarge(n.Name, p.Range, files), "network %s, range %s: %s", n.Name, p.Range, what)
+			add(cmp.Or(n.File, onHost), enlarge(n.Name, p.Set, files), "network %s, range %s: %s", n.Name, p.Range, what)
 		}
 	}
 }
 
 // enlarge returns the solution for a full pool. It is the edit that doubles the subnet, if the pool is one whole subnet and no file
 // contains the addresses that the edit adds.
-func enlarge(network, addresses string, files []*file) plugins.Solution {
+func enlarge(network string, full pool.Set, files []*file) plugins.Solution {
 	all := pluginsOf(files)
 	for _, p := range all {
 		for _, set := range p.sets() {
-			if p.file.name() != network || fmt.Sprint(set.Ranges) != "["+addresses+"]" || len(set.Ranges) != 1 {
+			if p.file.name() != network || !slices.Equal(set.Ranges, full.Ranges) || len(set.Ranges) != 1 {
 				continue
 			}
 			old, gateway := set.Gateways[0].Masked(), set.Gateways[0].Addr()
@@ -154,8 +155,7 @@ func (h host) hasKubeProxy() bool {
 			return true
 		}
 	}
-	_, chains := h.chains()
-	return slices.ContainsFunc(chains, func(c nft.ListedChain) bool {
+	return slices.ContainsFunc(h.ruleset().chains, func(c nft.ListedChain) bool {
 		return c.Table.Name == "nat" && c.Name == "KUBE-SERVICES" || c.Table.Name == "kube-proxy"
 	})
 }

@@ -353,10 +353,7 @@ func (s *state) findReturned(h host, add addFunc) {
 			}
 			continue
 		}
-		fix := run("ip", "link", "set", "dev", l.Name, "name", l.Alias, "alias", "")
-		if l.Up { // before Linux 6.2, the kernel does not rename a link that is up
-			fix.Fix = fmt.Sprintf("ip link set dev %s down && %s && %s", l.Name, fix.Fix, types.Command("ip", "link", "set", "dev", l.Alias, "up"))
-		}
+		fix := rename(l, l.Alias, "alias", "")
 		if slices.ContainsFunc(h.links, func(o nl.Link) bool { return o.Name == l.Alias || slices.Contains(o.AltNames, l.Alias) }) {
 			fix = say("Rename or delete the other interface, and then run this: %s", fix.Fix)
 		}

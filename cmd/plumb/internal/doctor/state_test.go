@@ -566,6 +566,10 @@ var _ = Describe("plumb doctor on what the host holds", func() {
 		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }; add rule bridge f forw iifname cni0 accept'")
 		finding := n.find("forward-drop", `table bridge f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`)
 		n.requireFixed(finding, func() { n.sh("nft delete table bridge f") })
+		n = &usedHost{testHost: newTestHost("bridge", "host-local", "firewall")}
+		n.attachBy(strings.Replace(masqueraded, "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]", 1))
+		n.sh("nft 'add table bridge f; add chain bridge f forw { type filter hook forward priority 0; policy drop; }; add rule bridge f forw ip saddr 10.88.0.0/16 accept'")
+		Expect(n.doctor().Findings).To(BeEmpty(), "the list contains firewall")
 	})
 
 	It("ignores a chain that drops packets of an IP version that the network does not use", func() {

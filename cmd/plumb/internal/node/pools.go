@@ -22,14 +22,14 @@ type Pool struct {
 	// Estimated is whether Free is an estimate in an answer of cluster-local's datastore, which may be days old.
 	Estimated bool `json:"estimated,omitempty"`
 
-	set pool.Set
-	dir string // the directory of the reservations
+	Set pool.Set `json:"-"`
+	dir string   // the directory of the reservations
 }
 
 // Reserves reports whether the resource is a reservation of an address in the pool.
 func (p Pool) Reserves(r Resource) bool {
 	ip, err := netip.ParseAddr(r.Address)
-	return r.Kind == Reservation && err == nil && filepath.Dir(r.Where) == p.dir && p.set.Contains(ip)
+	return r.Kind == Reservation && err == nil && filepath.Dir(r.Where) == p.dir && p.Set.Contains(ip)
 }
 
 // HasDirectory reports whether the directory of the reservations exists, which ADD creates and no DEL removes. It returns true
@@ -67,7 +67,7 @@ func (inv *Inventory) ipamsOf(n *Network) (all []IPAM) {
 		for _, set := range sets {
 			p := Pool{
 				Range: strings.ReplaceAll(strings.Trim(fmt.Sprint(set.Ranges), "[]"), " ", ","), // the format is FIRST-LAST FIRST-LAST
-				Size:  set.Size(), set: set, dir: filepath.Join(dataDir, n.Name),
+				Size:  set.Size(), Set: set, dir: filepath.Join(dataDir, n.Name),
 			}
 			p.Reserved = inv.reservedIn(n.Name, p)
 			if local {

@@ -57,16 +57,17 @@ func isAny(err error, codes ...string) bool {
 	return err != nil && slices.Contains(codes, code(err))
 }
 
-// operatorErrors lists the errors that the operator must resolve, with their codes and advice.
+// operatorErrors lists the errors that the operator must resolve, with their codes and advice, and the command that resolves them.
 var operatorErrors = []struct {
 	err    error
 	codes  []string
 	advice string
+	fix    string
 }{
-	{ErrNotRunning, []string{noOwner, noService}, "start it, or configure another backend"},
+	{ErrNotRunning, []string{noOwner, noService}, "start it, or configure another backend", types.Command("systemctl", "start", "firewalld")},
 	{ErrNotAuthorized, []string{accessDenied, notAuthorized, lockdown},
-		"permit it in the policies of the bus, of polkit and of firewalld, or configure another backend"},
-	{ErrInvalidZone, []string{invalidZone}, "create it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
+		"permit it in the policies of the bus, of polkit and of firewalld, or configure another backend", ""},
+	{ErrInvalidZone, []string{invalidZone}, "create it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone", ""},
 }
 
 // explain adds the step, the CNI error code and, if there is any, advice to err.
@@ -78,12 +79,13 @@ func explain(step string, err error) error {
 		if isAny(err, k.codes...) {
 			err = fmt.Errorf("%w: %w", k.err, err)
 		}
-		if errors.Is(err, ErrNotRunning) {
-			err = types.Problem{Object: "firewalld", Kind: types.ProblemMissing, Fix: types.Command("systemctl", "start", "firewalld")}.Errorf("%w", err)
+		if !errors.Is(err, k.err) {
+			continue
 		}
-		if errors.Is(err, k.err) {
-			return types.Errorf(types.CodeConfig, "%s: %w; %s", step, err, k.advice)
+		if k.fix != "" {
+			err = types.Problem{Object: "firewalld", Kind: types.ProblemMissing, Fix: k.fix}.Errorf("%w", err)
 		}
+		return types.Errorf(types.CodeConfig, "%s: %w; %s", step, err, k.advice)
 	}
 	if isAny(err, "", noReply, limitExceeded) {
 		return types.Errorf(types.CodeTryAgain, "%s: firewalld or its bus did not answer: %w; try again", step, err)
